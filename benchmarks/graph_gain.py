@@ -7,7 +7,7 @@ tensor passes through every stage between its producer and its last reader). Eit
 ranks; all placements that use both and a few schedules are simulated, and the best predicted of each side runs. Both
 run in the same processes, step by step in turn. The gain is the chain's step time over the graph's, less one.
 
-With `--halves` the stages are the graph plan's on both sides: backwards in two halves (`graph-zb`) against whole ones
+With `--halves` the stages are the graph plan's on both sides: split backwards (`graph-zb`) against whole ones
 (`graph-1f1b`), each placed as predicted best. What halves cost more is measured by the profile and in the prediction.
 """
 
@@ -47,7 +47,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=15, help="steps of each plan in a round (15)")
     parser.add_argument("--microbatches", type=int, default=2)
-    parser.add_argument("--halves", action="store_true", help="backwards in halves against whole ones")
+    parser.add_argument("--halves", action="store_true", help="split backwards against whole ones")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:

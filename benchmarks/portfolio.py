@@ -31,7 +31,7 @@ from costmodel.architectures.command import make
 from costmodel.model.profile import Profile
 from planner import Effort, Problem
 from planner.search.loop import PORTFOLIO, PortfolioSearch
-from planner.search.turns import Turns
+from planner.search.turns import TurnRecord
 
 MEAN_PERCENT, ONE_PERCENT = 0.1, 1.0
 """What a part has to earn in the mean, or on one problem."""
@@ -84,12 +84,12 @@ QUESTIONS = (
 """Described language models and graphs, everything open, short of memory, and one stage a rank."""
 
 
-def answer(problem: Problem, without: str, work_s: float) -> tuple[int, list[Turns]]:
+def answer(problem: Problem, without: str, work_s: float) -> tuple[int, list[TurnRecord]]:
     """Return the best step without a subsolver, ns (0 where nothing fits), and what the others brought."""
     rows = tuple(row for row in PORTFOLIO if row[0].name != without)
     search = PortfolioSearch(problem, None, rows, work_s)
     outcome = search.run()
-    best = outcome.incumbent.best
+    best = outcome.pool.best
     return best.step_time_ns if best.fits else 0, search.turns
 
 

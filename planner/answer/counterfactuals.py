@@ -32,8 +32,8 @@ GIB = 2**30
 class Counterfactuals:
     """The changes of one problem, under which others are held against the chosen plan."""
 
-    def __init__(self, setting: PreparedProblem, incumbent: CandidatePool, chosen: Evaluated) -> None:
-        self.setting, self.incumbent, self.chosen = setting, incumbent, chosen
+    def __init__(self, prepared: PreparedProblem, pool: CandidatePool, chosen: Evaluated) -> None:
+        self.prepared, self.pool, self.chosen = prepared, pool, chosen
         self._left = MOST_ACTIONS
         self._evaluators: dict[tuple[int, int], Evaluator] = {}
         self._best: dict[tuple[int, str], Evaluated | None] = {}
@@ -53,8 +53,8 @@ class Counterfactuals:
     def _best_of(self, strategy: str, number: int) -> Evaluated | None:
         """Return the best under a change of what was met of a strategy; None where too much is to be simulated."""
         if (number, strategy) not in self._best:
-            own = [e for e in self.incumbent.found.values() if e.fits and e.strategy == strategy]
-            row = sorted(filter(self.incumbent.runs, own), key=lambda e: e.sort_key)
+            own = [e for e in self.pool.found.values() if e.fits and e.strategy == strategy]
+            row = sorted(filter(self.pool.runs, own), key=lambda e: e.sort_key)
             near = [e for e in row if e.step_time_ns <= NEAR * row[0].step_time_ns][:NUM_PLANS]
             self._left -= sum(e.num_actions for e in near)
             again = [self._again(e, number) for e in near] if self._left >= 0 else []
@@ -77,7 +77,7 @@ class Counterfactuals:
         """Simulate a candidate under a change; None where it does not go."""
         size = each.candidate.microbatch_size
         if (number, size) not in self._evaluators:
-            self._evaluators[number, size] = Evaluator(self._changed[number][1], self.setting.atoms, size)
+            self._evaluators[number, size] = Evaluator(self._changed[number][1], self.prepared.atoms, size)
         try:
             return self._evaluators[number, size].evaluate(each.candidate)
         except PenstockError:
@@ -85,7 +85,7 @@ class Counterfactuals:
 
     @cached_property
     def _changed(self) -> list[tuple[str, Problem]]:
-        return list(_changed(self.setting.problem, recut=self.chosen.candidate.num_stages > 1))
+        return list(_changed(self.prepared.problem, recut=self.chosen.candidate.num_stages > 1))
 
 
 def _changed(problem: Problem, *, recut: bool) -> Iterator[tuple[str, Problem]]:

@@ -73,17 +73,17 @@ def find(problem: Problem, progress: Report | None = None) -> FoundPlan:
 
 def _planned(problem: Problem, progress: Report | None = None, limits: Deadline | None = None) -> FoundPlan:
     outcome = PLANNERS[problem.planner](problem, progress)
-    found, record = _chosen(outcome, limits), outcome.incumbent.record
-    record.dropped = outcome.setting.dropped.counts
+    found, record = _chosen(outcome, limits), outcome.pool.record
+    record.dropped = outcome.prepared.dropped.counts
     return FoundPlan(found, record)
 
 
 def _chosen(outcome: SearchOutcome, limits: Deadline | None) -> Plan:
     """Return the plan of the first choice that the target takes, with its ladder."""
-    if not outcome.incumbent.found:
+    if not outcome.pool.found:
         raise nothing_found(outcome)
-    searches = outcome.setting.problem.planner in ("ours", "chain")
-    return _headline(outcome, WholeModels(outcome.setting, outcome.incumbent, offers=searches, limits=limits))
+    searches = outcome.prepared.problem.planner in ("ours", "chain")
+    return _headline(outcome, WholeModels(outcome.prepared, outcome.pool, offers=searches, limits=limits))
 
 
 MOST_NOT_RUN = 6
@@ -96,25 +96,25 @@ def _headline(outcome: SearchOutcome, whole: WholeModels) -> Plan:
     What a faster one that nobody runs would gain is told in the plan (`best_unrun`). Whoever asks for a proof,
     or for what another planner does, gets just that.
     """
-    setting, incumbent, old = outcome.setting, outcome.incumbent, outcome.old_plan
-    problem, not_taken = setting.problem, ""
+    prepared, pool, old = outcome.prepared, outcome.pool, outcome.old_plan
+    problem, not_taken = prepared.problem, ""
     asks_who_runs = problem.planner in ("ours", "chain") and not problem.exact and problem.target not in RUNNERS
     passed_over: list[Evaluated] = []
     num_made = 0
     old_ns = old.never_above_ns if old else None
-    for chosen in incumbent.choices(old_ns, outcome.baselines.get("chain")):
+    for chosen in pool.choices(old_ns, outcome.baselines.get("chain")):
         if not chosen.fits or (passed_over and old and chosen.step_time_ns > (old.never_above_ns or NEVER)):
             break  # no answer is slower than an old plan that can still be used
         pipelined, looks_on = chosen.candidate.num_stages > 1, bool(passed_over)
         if asks_who_runs and (
-            not incumbent.somebody_may_run(chosen)
+            not pool.somebody_may_run(chosen)
             or (looks_on and pipelined and num_made >= MOST_NOT_RUN)
             or (looks_on and too_long(chosen.num_actions, chosen.copies))
         ):
             passed_over.append(chosen)
             continue
         found = _made(outcome, chosen, not_taken, passed_over)
-        why = refusal(problem, found) if found else str(setting.dropped.refused or setting.dropped.said)
+        why = refusal(problem, found) if found else str(prepared.dropped.refused or prepared.dropped.said)
         if found and not why and (found.runs_on or not asks_who_runs):
             return _with_ladder(outcome, chosen, found, whole)
         if found and not why:
@@ -125,11 +125,11 @@ def _headline(outcome: SearchOutcome, whole: WholeModels) -> Plan:
         found = _made(outcome, chosen, not_taken, ())
         if found:
             return _with_ladder(outcome, chosen, found, whole)
-    if setting.dropped.bugs:
-        raise RuntimeError(setting.dropped.said)
+    if prepared.dropped.bugs:
+        raise RuntimeError(prepared.dropped.said)
     if not_taken:
         raise NoPlanFits(not_taken)
-    raise infeasible_error(outcome, incumbent.best, scope(setting))
+    raise infeasible_error(outcome, pool.best, scope(prepared))
 
 
 def _made(outcome: SearchOutcome, chosen: Evaluated, not_taken: str, passed_over: Sequence[Evaluated]) -> Plan | None:
@@ -138,15 +138,15 @@ def _made(outcome: SearchOutcome, chosen: Evaluated, not_taken: str, passed_over
     Others were preferred to it that the target does not take, or nobody runs.
     """
     check_length(chosen)
-    outcome.incumbent.announce(announced(chosen))
+    outcome.pool.announce(announced(chosen))
     faster = [each for each in passed_over if each.step_time_ns < chosen.step_time_ns]
     unrun = min(faster, key=lambda each: each.sort_key, default=None)
     found = None
-    with outcome.setting.dropped.candidate():
+    with outcome.prepared.dropped.candidate():
         found = make(
-            outcome.setting.evaluator(chosen.candidate.microbatch_size),
+            outcome.prepared.evaluator(chosen.candidate.microbatch_size),
             chosen.candidate,
-            result(outcome, chosen, chosen if not_taken else outcome.incumbent.best),
+            result(outcome, chosen, chosen if not_taken else outcome.pool.best),
             reason(outcome, chosen, not_taken, unrun=bool(unrun)),
         )
     if found is None or not unrun:
@@ -157,8 +157,8 @@ def _made(outcome: SearchOutcome, chosen: Evaluated, not_taken: str, passed_over
 
 def _with_ladder(outcome: SearchOutcome, chosen: Evaluated, found: Plan, whole: WholeModels) -> Plan:
     """Add the ladder, what became of the old plan, and what bugs cost."""
-    old, dropped = outcome.old_plan, outcome.setting.dropped
-    rungs = ladder(outcome.setting, outcome.incumbent, chosen, found, whole)
-    outcome.incumbent.announce(dropped.said)
+    old, dropped = outcome.old_plan, outcome.prepared.dropped
+    rungs = ladder(outcome.prepared, outcome.pool, chosen, found, whole)
+    outcome.pool.announce(dropped.said)
     extra = {**({"from": old.to_json()} if old else {}), **({"bugs": dropped.bugs} if dropped.bugs else {})}
     return replace(found, rungs=rungs, extra={**found.extra, **extra})

@@ -15,7 +15,7 @@ from planner.plan import Plan
 from planner.question.effort import Effort
 from planner.question.problem import AUTO, Problem
 from planner.search.budget import Deadline
-from planner.search.proposers.lowest_memory import leanest
+from planner.search.proposers.lowest_memory import lowest_memory_candidates
 from planner.search.space.dropped import Dropped
 from planner.search.space.family import Family
 from planner.search.state.prepared import PreparedProblem
@@ -72,7 +72,10 @@ def feasibility_fixes(problem: Problem, try_plan: TryPlan, whole: Deadline | Non
 def _fits(problem: Problem, try_plan: TryPlan, limits: Deadline) -> bool:
     """Whether a plan of a changed problem is found in a short time."""
     try:
-        if not any(each.fits for _, each in leanest(PreparedProblem(problem), min(SECONDS, limits.remaining_s))):
+        if not any(
+            each.fits
+            for _, each in lowest_memory_candidates(PreparedProblem(problem), min(SECONDS, limits.remaining_s))
+        ):
             return False
         try_plan(replace(problem, effort=Effort(min(PLAN_SECONDS, limits.remaining_s), seed=problem.effort.seed)))
     except PenstockError:
@@ -107,7 +110,7 @@ def _memory(problem: Problem) -> Iterator[tuple[str, Problem]]:
     """Yield the problem with as much memory as the leanest candidate needs."""
     found = [
         each
-        for _, each in leanest(PreparedProblem(problem), SECONDS)
+        for _, each in lowest_memory_candidates(PreparedProblem(problem), SECONDS)
         if each.excess_bytes and not each.num_apart_violations
     ]
     if not found:

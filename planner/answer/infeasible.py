@@ -20,8 +20,8 @@ SEARCH = ("ours", "chain", "single", "data-parallel")
 
 def nothing_found(outcome: SearchOutcome) -> Exception:
     """Return the refusal where not one candidate could be priced: what was fixed cannot be, or hosts have no room."""
-    setting = outcome.setting
-    problem, families, dropped = setting.problem, setting.families, setting.dropped
+    prepared = outcome.prepared
+    problem, families, dropped = prepared.problem, prepared.families, prepared.dropped
     if families.not_run and not families.number:
         return NoPlanFits(refused(problem, families.not_run))
     if dropped.refused or dropped.bugs:
@@ -35,32 +35,32 @@ def nothing_found(outcome: SearchOutcome) -> Exception:
 
 def infeasible_error(outcome: SearchOutcome, least: Evaluated, searched: str) -> NoPlanFits:
     """Return the refusal of the candidate that is least over; nothing of what was `searched` is less."""
-    setting, found = outcome.setting, least.candidate
-    if why := outcome.incumbent.why_not_run(least):
-        return NoPlanFits(refused(replace(setting.problem, target=outcome.incumbent.aim), why))
-    others = [each for each in outcome.incumbent.rungs() if not outcome.incumbent.runs(each)]
+    prepared, found = outcome.prepared, least.candidate
+    if why := outcome.pool.why_not_run(least):
+        return NoPlanFits(refused(replace(prepared.problem, target=outcome.pool.aim), why))
+    others = [each for each in outcome.pool.rungs() if not outcome.pool.runs(each)]
     if others:
-        hint = f"; {others[0].strategy} fits, which {outcome.incumbent.aim} does not run: --target any prices it"
+        hint = f"; {others[0].strategy} fits, which {outcome.pool.aim} does not run: --target any prices it"
     else:
         hint = ""
-    lacking = memory_shortfall_bytes(setting)
+    lacking = memory_shortfall_bytes(prepared)
     proved = outcome.impossible or lacking > 0
-    searches = setting.problem.planner in SEARCH
-    every = f"for all {searched}" if searches else f"by all that --planner {setting.problem.planner} makes"
+    searches = prepared.problem.planner in SEARCH
+    every = f"for all {searched}" if searches else f"by all that --planner {prepared.problem.planner} makes"
     proof = f"; proved {every}" if proved else f"; {_looked_at(outcome)}"
     if lacking:
         proof += f": parameters, gradients and optimizer states alone need at least {lacking} bytes a device more"
     kind = NoPlanFits if proved else LimitReached
     if least.num_apart_violations:
         return kind(_not_apart(found.num_stages, least.num_apart_violations, proof))
-    evaluator = setting.evaluator(found.microbatch_size)
+    evaluator = prepared.evaluator(found.microbatch_size)
     run = evaluator.simulate(found)
     return kind(_no_room(found, run, evaluator.limits(run), proof + hint))
 
 
 def _looked_at(outcome: SearchOutcome) -> str:
     """Say of how much a search that proves nothing has looked at how much."""
-    every = outcome.setting.families.number
+    every = outcome.prepared.families.number
     return (
         f"it is not proved that none fits: {min(outcome.num_seen, every)} of {every} combinations of degrees, options "
         "and micro-batch sizes were looked at, not every cut of them"

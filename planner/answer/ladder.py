@@ -23,14 +23,14 @@ MOST_MIXTURES = 6
 
 
 def ladder(
-    setting: PreparedProblem, incumbent: CandidatePool, chosen: Evaluated, plan: Plan, whole: WholeModels
+    prepared: PreparedProblem, pool: CandidatePool, chosen: Evaluated, plan: Plan, whole: WholeModels
 ) -> tuple[Rung, ...]:
     """Return the rungs, single strategies first and the simplest of them first, then mixtures by time.
 
     A strategy's own line is the plan that the target runs, where there is one; a faster one that it does not run
     follows. Those that do not fit come last.
     """
-    found = sorted(incumbent.rungs(), key=lambda each: not incumbent.runs(each))
+    found = sorted(pool.rungs(), key=lambda each: not pool.runs(each))
     kept: dict[str, Evaluated] = {chosen.strategy: chosen}
     faster: dict[str, Evaluated] = {}
     for each in found:
@@ -43,12 +43,12 @@ def ladder(
     if chosen not in listed:
         listed.append(chosen)
     others = [faster[each.strategy] for each in listed if each.strategy in faster]
-    rungs = _Rungs(setting, incumbent, chosen, plan, Counterfactuals(setting, incumbent, chosen))
+    rungs = _Rungs(prepared, pool, chosen, plan, Counterfactuals(prepared, pool, chosen))
     made: list[Rung] = []
     for each in (*listed, *others):
-        with setting.dropped.candidate():
+        with prepared.dropped.candidate():
             made.append(rungs.of(each))
-    with setting.dropped.candidate():
+    with prepared.dropped.candidate():
         made += rungs.that_do_not_fit(whole)
     return tuple(made)
 
@@ -57,16 +57,16 @@ def ladder(
 class _Rungs:
     """What a rung is held against: the chosen plan, and changes of the problem."""
 
-    setting: PreparedProblem
-    incumbent: CandidatePool
+    prepared: PreparedProblem
+    pool: CandidatePool
     chosen: Evaluated
     plan: Plan
     counterfactuals: Counterfactuals
 
     def of(self, each: Evaluated) -> Rung:
         """Return the rung of a plan that fits."""
-        made = self.plan if each is self.chosen else _made(self.setting, each)
-        peak, text = max(made.prediction.peak_memory_bytes), why(self.incumbent, each, self.chosen, made)
+        made = self.plan if each is self.chosen else _made(self.prepared, each)
+        peak, text = max(made.prediction.peak_memory_bytes), why(self.pool, each, self.chosen, made)
         return self._rung(each, peak, made.runs_on, text, self._counterfactual(each, made))
 
     def that_do_not_fit(self, whole: WholeModels) -> list[Rung]:
@@ -89,11 +89,11 @@ class _Rungs:
 
     def _peak_bytes(self, each: Evaluated) -> int:
         """Return what the fullest rank holds, without making the plan, which may have very many actions."""
-        evaluator = self.setting.evaluator(each.candidate.microbatch_size)
+        evaluator = self.prepared.evaluator(each.candidate.microbatch_size)
         return max(evaluator.shortest(each.candidate).times.peak_memory_bytes)
 
     def _rung(self, each: Evaluated, peak_bytes: int, runs_on: tuple[str, ...], why: str, better_if: str) -> Rung:
-        problem, candidate = self.setting.problem, each.candidate
+        problem, candidate = self.prepared.problem, each.candidate
         devices = sorted({rank for place in candidate.places for rank in place.ranks})
         return Rung(
             each.strategy,
@@ -111,7 +111,7 @@ class _Rungs:
     def _counterfactual(self, each: Evaluated, made: Plan) -> str:
         if each is self.chosen or (self.plan.runs_on and not made.runs_on):
             return ""
-        if not self.incumbent.runs(each):
+        if not self.pool.runs(each):
             return "--target any" if each.step_time_ns < self.chosen.step_time_ns else ""
         if each.step_time_ns <= self.chosen.step_time_ns:
             lead = self.chosen.step_time_ns / each.step_time_ns - 1
@@ -119,20 +119,20 @@ class _Rungs:
         return self.counterfactuals.under_other_conditions(each)
 
 
-def _made(setting: PreparedProblem, each: Evaluated) -> Plan:
+def _made(prepared: PreparedProblem, each: Evaluated) -> Plan:
     result = SearchResult("heuristic", each.step_time_ns, None, "one rung of a ladder", {}, each.step_time_ns)
-    return make(setting.evaluator(each.candidate.microbatch_size), each.candidate, result, "", lowered=False)
+    return make(prepared.evaluator(each.candidate.microbatch_size), each.candidate, result, "", lowered=False)
 
 
-def why(incumbent: CandidatePool, each: Evaluated, chosen: Evaluated, made: Plan) -> str:
+def why(pool: CandidatePool, each: Evaluated, chosen: Evaluated, made: Plan) -> str:
     """Return why a rung was chosen, or why it lost."""
     how = _how(each)
     if each is chosen:
         return f"chosen: {how}"
     against = _against(each.step_time_ns, chosen.step_time_ns)
-    if not incumbent.runs(each):
+    if not pool.runs(each):
         takers = ", ".join(made.runs_on) or "no trainer known here"
-        return f"{against}, and {incumbent.aim} does not run it ({takers}): {how}"
+        return f"{against}, and {pool.aim} does not run it ({takers}): {how}"
     if each.step_time_ns <= chosen.step_time_ns:
         return f"{against}, and {'less simple' if made.runs_on else 'no trainer known here runs it'}: {how}"
     return f"{against}: {how}"
@@ -166,15 +166,15 @@ def _how(each: Evaluated) -> str:
     return ", ".join(parts)
 
 
-def idle_devices(problem: Problem, incumbent: CandidatePool, chosen: Evaluated) -> str:
+def idle_devices(problem: Problem, pool: CandidatePool, chosen: Evaluated) -> str:
     """Say which devices stay idle, and what the best plan that uses all takes; nothing where all are used."""
     used = chosen.candidate.num_devices
     if used == problem.num_devices:
         return ""
     every = [
         each
-        for each in incumbent.found.values()
-        if each.fits and incumbent.runs(each) and each.candidate.num_devices == problem.num_devices
+        for each in pool.found.values()
+        if each.fits and pool.runs(each) and each.candidate.num_devices == problem.num_devices
     ]
     text = f"uses {used} of {problem.num_devices} devices"
     if not every:

@@ -8,7 +8,7 @@ from planner.search.state.result import SearchOutcome
 def _why_preferred(outcome: SearchOutcome, not_taken: str, unrun: bool) -> str:
     """Say why a plan is chosen that is slower than another."""
     if not_taken:
-        return f"taken by --target {outcome.setting.problem.target}, unlike that"
+        return f"taken by --target {outcome.prepared.problem.target}, unlike that"
     return "a trainer runs it, unlike that" if unrun else "simpler"
 
 
@@ -24,7 +24,7 @@ def reason(outcome: SearchOutcome, chosen: Evaluated, not_taken: str, *, unrun: 
     unrun : bool
         Whether a faster plan was passed over because no trainer runs it.
     """
-    best, preferred = outcome.incumbent.best, _why_preferred(outcome, not_taken, unrun)
+    best, preferred = outcome.pool.best, _why_preferred(outcome, not_taken, unrun)
     text = "the fastest plan found"
     if chosen.step_time_ns > best.step_time_ns:
         slower = 100 * (chosen.step_time_ns / best.step_time_ns - 1)
@@ -33,7 +33,7 @@ def reason(outcome: SearchOutcome, chosen: Evaluated, not_taken: str, *, unrun: 
             f"{best.candidate.schedule}), and {preferred}: {chosen.strategy}, {chosen.candidate.num_stages} stages, "
             f"{chosen.candidate.schedule}"
         )
-    idle = idle_devices(outcome.setting.problem, outcome.incumbent, chosen)
+    idle = idle_devices(outcome.prepared.problem, outcome.pool, chosen)
     return "; ".join(filter(None, (text, idle, _stands_on(chosen))))
 
 

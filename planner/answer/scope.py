@@ -26,7 +26,7 @@ def result(outcome: SearchOutcome, chosen: Evaluated, best: Evaluated) -> Search
     if bound_ns is not None and split_backward_ns is not None and chosen.candidate.schedule == WITHIN_LIMIT:
         bound_ns, split_backward_ns = min(bound_ns, split_backward_ns), None
     wrong = bound_ns is not None and bound_ns > best_ns
-    status = "baseline" if outcome.setting.problem.planner != "ours" else "bounded"
+    status = "baseline" if outcome.prepared.problem.planner != "ours" else "bounded"
     if (
         status == "bounded"
         and bound_ns == step_ns
@@ -37,7 +37,7 @@ def result(outcome: SearchOutcome, chosen: Evaluated, best: Evaluated) -> Search
         "heuristic" if wrong or (bound_ns is None and status == "bounded") else status,
         step_ns,
         None if wrong else bound_ns,
-        outcome.bound_scope or scope(outcome.setting) + _left_out(looped_ns, split_backward_ns, best_ns),
+        outcome.bound_scope or scope(outcome.prepared) + _left_out(looped_ns, split_backward_ns, best_ns),
         outcome.baselines,
         best_ns,
         LimitedBy.BROKEN_BOUND if wrong else outcome.limited_by,
@@ -58,11 +58,11 @@ def _left_out(looped_ns: int | None, split_backward_ns: int | None, best_ns: int
     )
 
 
-def scope(setting: PreparedProblem) -> str:
+def scope(prepared: PreparedProblem) -> str:
     """Say what the bound ranges over."""
-    problem, families = setting.problem, setting.families
-    if setting.pinned_partition:
-        num = len(setting.pinned.places)
+    problem, families = prepared.problem, prepared.families
+    if prepared.pinned_partition:
+        num = len(prepared.pinned.places)
         return f"orders of the micro-batches of {num} pinned stages on these ranks, schedule {problem.schedule}"
     degrees = families.degrees
     sizes = sorted({size for config in degrees for size in problem.microbatch_sizes_of(config.data)})
@@ -76,13 +76,13 @@ def scope(setting: PreparedProblem) -> str:
     }
     free = [name for name, known in values.items() if len(known) > 1]
     numbers = ((config, max(families.numbers_of_chunks(config))) for config in degrees)
-    most = max((setting.cuts(Family(config, sizes[0], number)).num_stages for config, number in numbers), default=1)
+    most = max((prepared.cuts(Family(config, sizes[0], number)).num_stages for config, number in numbers), default=1)
     most = min(most, problem.max_stages or most)
     replicas = "" if problem.exact else " or replicas by stage"
     num_orders = len(families.device_permutations)
     ordered = f" taken in {num_orders} orders" if num_orders > 1 else ""
     text = (
-        f"cuts between {len(setting.atoms)} atoms of {len(problem.profile.graph.operators)} operators, at most {most} "
+        f"cuts between {len(prepared.atoms)} atoms of {len(problem.profile.graph.operators)} operators, at most {most} "
         f"stages on {problem.num_devices} devices{ordered}, all configured alike{replicas}, "
         f"micro-batch size {' or '.join(map(str, sizes))}, "
         + (f"any {', '.join(free)}" if free else "no strategy within stages")

@@ -1,7 +1,7 @@
 """The whole model on each of the most replicas: what people try first, and what each such strategy lacks.
 
 Of each strategy of one stage that no plan was found to fit on, every way to recompute is simulated with the smallest
-micro-batches; those that fit with larger ones, too, for these hold more. What fits is offered to the incumbent. Leaves
+micro-batches; those that fit with larger ones, too, for these hold more. What fits is offered to the pool. Leaves
 out other strategies, of which what the search met counts.
 """
 
@@ -20,8 +20,8 @@ class WholeModels:
 
     Parameters
     ----------
-    setting : PreparedProblem
-    incumbent : CandidatePool
+    prepared : PreparedProblem
+    pool : CandidatePool
     offers : bool
         Whether what fits is offered to it: other planners than ours propose what they are for.
     limits : Deadline, optional
@@ -34,13 +34,13 @@ class WholeModels:
     """
 
     def __init__(
-        self, setting: PreparedProblem, incumbent: CandidatePool, *, offers: bool, limits: Deadline | None = None
+        self, prepared: PreparedProblem, pool: CandidatePool, *, offers: bool, limits: Deadline | None = None
     ) -> None:
-        self._setting, self._incumbent, self._offers, self._limits = setting, incumbent, offers, limits
+        self._setting, self._incumbent, self._offers, self._limits = prepared, pool, offers, limits
         self.priced: set[str] = set()
         self._tried: list[Evaluated] = []
-        if not setting.pinned.places and (setting.problem.space.stages or 1) == 1:
-            self._try({each.strategy for each in incumbent.found.values() if each.fits})
+        if not prepared.pinned.places and (prepared.problem.space.stages or 1) == 1:
+            self._try({each.strategy for each in pool.found.values() if each.fits})
 
     def misfits(self) -> dict[str, list[Evaluated]]:
         """Return the candidates of each strategy of which none fits, those that exceed memory least first."""

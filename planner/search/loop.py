@@ -29,23 +29,23 @@ from planner.search.proposers.replicas_by_stage import ReplicasByStage
 from planner.search.proposers.sibling_families import OtherOptions
 from planner.search.proposers.split_backward import SplitBackward, SplitLocalSearch, SplitSiblings
 from planner.search.proposers.starts import Starts
-from planner.search.proposers.warm_start import OldPlan
+from planner.search.proposers.warm_start import WarmStart
 from planner.search.state.result import SearchOutcome
 from planner.search.subsolver import SearchState, Subsolver
-from planner.search.turns import Prior, Scheduler, Turns
+from planner.search.turns import Prior, Scheduler, TurnRecord
 
 OVER_DEVICES = "work / devices"
 """The scope of the bound that always stands."""
 BEFORE_PROOF = 0.4
 """Part of the time before a proof, which gets the rest."""
 FEW_ATOMS = 12
-"""Up to so many atoms a proof starts after the first plans: it simulates what matters sooner than others find it."""
+"""With at most this number of atoms a proof starts after the first plans: it simulates what matters sooner."""
 MOST_WAIT_S = 0.2
 """Most seconds between two looks at what another process has proved, where nothing else is left to do."""
 
 Rows = tuple[tuple[type[Subsolver], Prior], ...]
 FIRST: Rows = (
-    (OldPlan, Prior(3.0, 0.1, 0.1)),
+    (WarmStart, Prior(3.0, 0.1, 0.1)),
     (KnownShapes, Prior(2.0, 0.1, 0.3)),
 )
 """Done before anything else."""
@@ -95,7 +95,7 @@ class PortfolioSearch:
     def __init__(self, problem: Problem, report: Report | None, rows: Rows = PORTFOLIO, most_s: float = inf) -> None:
         self.state = state = SearchState(problem, report)
         self._rows, self._most_s = rows, most_s
-        self.turns: list[Turns] = []
+        self.turns: list[TurnRecord] = []
         state.record.watch("cut model", "improve", lambda: state.solver.pid)
         state.record.watch("lattice", "prove", lambda: state.bounder.pid)
         self.limited_by = LimitedBy.WORK_LIMIT if state.counted else LimitedBy.EXHAUSTED
@@ -108,29 +108,29 @@ class PortfolioSearch:
                 self._run()
             self.limited_by = self._why_it_ended()
         except KeyboardInterrupt:
-            if not state.incumbent.found:
+            if not state.pool.found:
                 raise
             self.limited_by = LimitedBy.INTERRUPTED
         except Exception as error:
-            if not state.incumbent.found:
+            if not state.pool.found:
                 raise
-            state.setting.dropped.blame(error)
+            state.prepared.dropped.blame(error)
         return self._outcome()
 
     def _run(self) -> None:
         state, limits = self.state, self.state.limits
         if state.problem.exact:
-            check_size(state.setting)
-        at_once = state.problem.exact and len(state.setting.atoms) <= FEW_ATOMS
-        pinned = bool(state.setting.pinned_partition)
+            check_size(state.prepared)
+        at_once = state.problem.exact and len(state.prepared.atoms) <= FEW_ATOMS
+        pinned = bool(state.prepared.pinned_partition)
         if not (at_once or pinned or limits.expired) and state.problem.num_devices > 1 and state.kernels.start():
-            state.incumbent.announce("compiling kernels beside the search, once on this machine")
+            state.pool.announce("compiling kernels while searching, once on this machine")
         self._give_turns(FIRST, Deadline(inf))  # which take what they need for a first plan, and no more
         looking = tuple(row for row in self._rows if row[0] in (FirstLook, LowestMemory, Bounds))
         self._give_turns(looking if at_once else self._rows, self._before_proof())
         if state.problem.exact:
             self._give_turns(PROOF, limits)
-        elif state.incumbent.found:
+        elif state.pool.found:
             with state.record.active("bounds", "prove"):
                 state.bounding.finish(limits)
 
@@ -155,13 +155,13 @@ class PortfolioSearch:
         """Take what was proved meanwhile; end if that was asked for."""
         state = self.state
         check(state.has_plan)
-        if not state.problem.exact and state.incumbent.found:
+        if not state.problem.exact and state.pool.found:
             with state.record.active("bounds", "prove"):
                 state.bounding.hear(state.limits)
 
     def _why_it_ended(self) -> LimitedBy:
         state = self.state
-        if state.incumbent.found and state.bounds.proved:
+        if state.pool.found and state.bounds.proved:
             return LimitedBy.PROVED
         if state.closed:
             return LimitedBy.EXHAUSTED
@@ -171,8 +171,8 @@ class PortfolioSearch:
 
     def _count_families(self) -> None:
         """Count the families that were priced, or whose bound is no better than the best plan that the target runs."""
-        best_ns = self.state.incumbent.best.step_time_ns if self.state.has_plan() else NEVER
-        self.state.record.families = self.state.setting.families.number
+        best_ns = self.state.pool.best.step_time_ns if self.state.has_plan() else NEVER
+        self.state.record.families = self.state.prepared.families.number
         excluded = {
             family for family, bound_ns in self.state.bounds.of.items() if bound_ns >= best_ns and not family.split
         }
@@ -181,21 +181,21 @@ class PortfolioSearch:
         )
 
     def _outcome(self) -> SearchOutcome:
-        incumbent = self.state.incumbent
+        pool = self.state.pool
         self._count_families()
         rivals = {}
-        lines = [e.step_time_ns for e in incumbent.found.values() if e.fits and e.candidate.line and incumbent.runs(e)]
-        single = [e.step_time_ns for e in incumbent.found.values() if e.fits and e.strategy == "single"]
+        lines = [e.step_time_ns for e in pool.found.values() if e.fits and e.candidate.line and pool.runs(e)]
+        single = [e.step_time_ns for e in pool.found.values() if e.fits and e.strategy == "single"]
         if lines:
             rivals["chain"] = min(lines)
         if single:
             rivals["single"] = min(single)
-        if self.state.setting.pinned_partition:
+        if self.state.prepared.pinned_partition:
             self.state.bounds.take_orders_of_pinned()
         # no bound of a space ranges over an old plan that is not in it
         seen_all = self.state.bounds.seen_all and (self.state.old_plan is None or self.state.old_plan.in_space)
-        bound_ns = (self.state.bounds.least_ns if seen_all else self.state.setting.work_over_devices_ns) or None
-        own = self.state.setting.family_of.get(incumbent.best.candidate) if incumbent.found else None
+        bound_ns = (self.state.bounds.least_ns if seen_all else self.state.prepared.work_over_devices_ns) or None
+        own = self.state.prepared.family_of.get(pool.best.candidate) if pool.found else None
         estimate = self.state.bounding.estimates.get(replace(own, split=False)) if own else None
         impossible = self.state.bounds.nothing_fits
         looped_ns = self.state.bounds.looped_ns if bound_ns and seen_all else None
@@ -210,4 +210,4 @@ class PortfolioSearch:
             self.state.bounds.num_seen,
         )
         scope = "" if seen_all or bound_ns is None else OVER_DEVICES
-        return SearchOutcome(self.state.setting, incumbent, bound_ns, rivals, *beside, scope)
+        return SearchOutcome(self.state.prepared, pool, bound_ns, rivals, *beside, scope)

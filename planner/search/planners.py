@@ -100,8 +100,8 @@ def _equal(problem: Problem, report: Report | None, weigh: Weigh) -> SearchOutco
         left = problem.num_devices // (space.stages * (space.tensor or 1) * (space.context or 1))
         fixed["data"] = max(1, left)
     narrowed = replace(problem, space=replace(space, **fixed))  # type: ignore[arg-type]
-    setting = PreparedProblem(narrowed)
-    incumbent = CandidatePool(narrowed, narrowed.target or default_target(narrowed)[0], setting.layer_alignment, report)
-    equal_parts(setting, incumbent, weigh)
-    bound_ns = min(map(setting.closed_form_ns, setting.families.all), default=0)
-    return SearchOutcome(setting, incumbent, bound_ns, {}, LimitedBy.EXHAUSTED, True)
+    prepared = PreparedProblem(narrowed)
+    pool = CandidatePool(narrowed, narrowed.target or default_target(narrowed)[0], prepared.layer_alignment, report)
+    equal_parts(prepared, pool, weigh)
+    bound_ns = min(map(prepared.closed_form_ns, prepared.families.all), default=0)
+    return SearchOutcome(prepared, pool, bound_ns, {}, LimitedBy.EXHAUSTED, True)

@@ -22,7 +22,7 @@ from planner.search.state.focus import FamilySelector
 from planner.search.state.pool import CandidatePool
 from planner.search.state.prepared import PreparedProblem
 from planner.search.state.record import Kind, SearchRecord
-from planner.search.state.result import WarmStart
+from planner.search.state.result import WarmStartOutcome
 
 
 class SearchState:
@@ -45,19 +45,19 @@ class SearchState:
     """
 
     def __init__(self, problem: Problem, report: Report | None) -> None:
-        self.problem, self.setting, self.record = problem, PreparedProblem(problem), SearchRecord()
+        self.problem, self.prepared, self.record = problem, PreparedProblem(problem), SearchRecord()
         self.aim = problem.target or default_target(problem)[0]
         self.limits = Deadline(clock_s(problem))
         self.writing = WriteReserve(problem, self.limits)
-        self.incumbent = CandidatePool(
-            problem, self.aim, self.setting.layer_alignment, report, writing=self.writing, record=self.record
+        self.pool = CandidatePool(
+            problem, self.aim, self.prepared.layer_alignment, report, writing=self.writing, record=self.record
         )
-        self.bounds = FamilyBounds(self.setting, self.incumbent)
-        self.prospects = FamilySelector(self.setting, self.incumbent, self.bounds.of)
+        self.bounds = FamilyBounds(self.prepared, self.pool)
+        self.prospects = FamilySelector(self.prepared, self.pool, self.bounds.of)
         self.solver, self.bounder, self.kernels, self.pace = Solver(), Solver(), Kernels(), OrderPace()
         self.bounding = LatticeBounder(self.bounds, self.bounder, self.pace)
         self.looked: set[Family] = set()
-        self.old_plan: WarmStart | None = None
+        self.old_plan: WarmStartOutcome | None = None
         self.solver_lost = self.closed = self.left_out = False
 
     @cached_property
@@ -72,7 +72,7 @@ class SearchState:
 
     def has_plan(self) -> bool:
         """Whether anything that the target runs was found to fit."""
-        return self.incumbent.best_fits
+        return self.pool.best_fits
 
 
 class Subsolver(ABC):
@@ -98,7 +98,7 @@ class Subsolver(ABC):
     @classmethod
     def supports(cls, state: SearchState) -> bool:
         """Whether it can do anything for a problem; asked once."""
-        return cls.kind != "improve" or not (state.setting.pinned_partition or state.problem.planner == "chain")
+        return cls.kind != "improve" or not (state.prepared.pinned_partition or state.problem.planner == "chain")
 
     @abstractmethod
     def steps(self) -> Generator[None]:

@@ -5,7 +5,7 @@ if it had been seen to bring that before the search, and what it brought since: 
 gains G, g as logarithms of steps before and after, seconds S, s, and each gain in g fading as `exp(-s / S)`. While it
 brings nothing its rate falls, until another's is higher. Where work is counted a piece takes the seconds that such
 pieces were measured to take, and some for each action that it simulates, whatever it takes here, so that the same is
-found everywhere. Parts that prove get a fixed share of the time beside those that improve, and all that these leave.
+found everywhere. Parts that prove get a fixed share of the time, and all that those that improve leave.
 Leaves out what subsolvers do.
 """
 
@@ -41,7 +41,7 @@ class Prior:
 
 
 @dataclass(slots=True)
-class Turns:
+class TurnRecord:
     """What one subsolver took and brought in this search.
 
     Attributes
@@ -114,7 +114,7 @@ class Scheduler:
         most_s: float = inf,
     ) -> None:
         self._state, self._between, self._most_s = state, between, most_s
-        self.rows = [Turns(solver(state), prior) for solver, prior in rows if solver.supports(state)]
+        self.rows = [TurnRecord(solver(state), prior) for solver, prior in rows if solver.supports(state)]
         self._seconds = self._proving_s = 0.0
 
     def run(self, until: Deadline) -> None:
@@ -135,9 +135,9 @@ class Scheduler:
 
     def _is_over(self, until: Deadline) -> bool:
         state, expired = self._state, until.expired or self._seconds >= self._most_s
-        return expired and bool(state.incumbent.found) and (state.has_plan() or not self._untried())
+        return expired and bool(state.pool.found) and (state.has_plan() or not self._untried())
 
-    def _untried(self) -> list[Turns]:
+    def _untried(self) -> list[TurnRecord]:
         """Return the parts that make first plans and had no turn yet."""
         return [row for row in self.rows if row.solver.kind == "first" and not row.pieces]
 
@@ -146,13 +146,13 @@ class Scheduler:
         for row in self.rows:
             row.solver.close()
 
-    def _next(self, *, late: bool) -> tuple[Turns, float] | None:
+    def _next(self, *, late: bool) -> tuple[TurnRecord, float] | None:
         """Return who is next, and for how many seconds; none where nothing is left to do."""
         state = self._state
-        open_ones = [row for row in self.rows if row.seen != state.incumbent.version and not row.is_broken]
+        open_ones = [row for row in self.rows if row.seen != state.pool.version and not row.is_broken]
         making = [row for row in open_ones if row.solver.kind == "first"]
         proving = [row for row in open_ones if row.solver.kind == "prove"]
-        if not state.incumbent.found or (making and not state.has_plan()):
+        if not state.pool.found or (making and not state.has_plan()):
             proposing = (self._untried() if late else []) or making
         else:
             proposing = [row for row in open_ones if row.solver.kind != "prove"]
@@ -169,15 +169,15 @@ class Scheduler:
         """Seconds until parts that prove have had less than their share."""
         return self._proving_s / PROVE_SHARE - self._seconds
 
-    def _give(self, row: Turns, seconds: float, until: Deadline) -> None:
+    def _give(self, row: TurnRecord, seconds: float, until: Deadline) -> None:
         """Let a subsolver do pieces for so long, as long as there is something to do."""
         state, solver, spent_s = self._state, row.solver, 0.0
         solver.slice.restart(until.remaining_s if state.counted else min(seconds, until.remaining_s))
         while True:
-            version, best_ns, work_s = state.incumbent.version, self._best_ns, state.setting.work_s
+            version, best_ns, work_s = state.pool.version, self._best_ns, state.prepared.work_s
             start, start_cpu = perf_counter(), process_time()
             goes_on = self._step(row)
-            counted_s = row.prior.piece_s + state.setting.work_s - work_s
+            counted_s = row.prior.piece_s + state.prepared.work_s - work_s
             piece_s = counted_s if state.counted else perf_counter() - start
             spent_s += piece_s
             row.take(piece_s)
@@ -193,25 +193,25 @@ class Scheduler:
                 break
             if self._best_ns != best_ns or spent_s >= seconds or self._is_over(until):
                 break  # a signal that waited for a first plan is heeded between turns
-        if state.incumbent.found:
-            state.incumbent.say(solver.name)
+        if state.pool.found:
+            state.pool.say(solver.name)
 
-    def _step(self, row: Turns) -> bool:
+    def _step(self, row: TurnRecord) -> bool:
         """Let a subsolver do a piece; what is raised there is a bug, and costs its turns once there is a plan."""
         try:
             with self._state.record.active(row.solver.name, row.solver.kind):
                 return row.solver.step()
         except Exception as error:
-            if not self._state.incumbent.found:
+            if not self._state.pool.found:
                 raise
-            self._state.setting.dropped.blame(error)
+            self._state.prepared.dropped.blame(error)
             row.is_broken = True
             return False
 
     @property
     def _best_ns(self) -> int:
-        incumbent = self._state.incumbent
-        return incumbent.best.step_time_ns if incumbent.best_fits else 0
+        pool = self._state.pool
+        return pool.best.step_time_ns if pool.best_fits else 0
 
     def _gained(self, before_ns: int) -> float:
         now_ns = self._best_ns

@@ -14,7 +14,7 @@ from planner.answer.decide import plan
 from planner.candidate.evaluate import Evaluated
 from planner.plan.rung import rung
 from planner.search.bounders.memory_shortfall import memory_shortfall_bytes
-from planner.search.proposers.lowest_memory import leanest
+from planner.search.proposers.lowest_memory import lowest_memory_candidates
 from planner.search.space.family import Family
 from planner.search.state.prepared import PreparedProblem
 from tests.support.described_models import described
@@ -48,13 +48,13 @@ def test_llama_70b_is_offloaded_where_hosts_have_the_memory() -> None:
 
 
 def test_what_is_proved_to_be_lacking_no_plan_has() -> None:
-    """Random chains under random limits: where states prove that nothing fits, what holds least lacks as much."""
+    """Random chains under random limits: what states prove to be lacking the candidate of lowest memory lacks."""
     proved = 0
     for number in range(12):
         profile = chain(3 + number % 4, saved_bytes=1000 * number, parameter_bytes=1 << 20)
         problem = Problem(profile, None, 1 + number % 3, 12, 1, target="any", memory_limit_bytes=(1 + number % 5) << 20)
         lacking = memory_shortfall_bytes(PreparedProblem(problem))
-        (_, least), *_ = leanest(PreparedProblem(problem), 1.0)
+        (_, least), *_ = lowest_memory_candidates(PreparedProblem(problem), 1.0)
         assert least.excess_bytes >= lacking
         proved += lacking > 0
     assert 0 < proved < 12
@@ -63,10 +63,10 @@ def test_what_is_proved_to_be_lacking_no_plan_has() -> None:
 def simulated(config: StageConfig, chunks: int, schedule: str, host_gib: float) -> Evaluated:
     """Two places of a small Llama, cut into equally many layers a stage."""
     problem = asked(described("llama"), cluster(2, host_gib=host_gib), 32, space=Space(), microbatch_size=4)
-    setting = PreparedProblem(problem)
-    partition = setting.equal_layers(2 * chunks)
+    prepared = PreparedProblem(problem)
+    partition = prepared.equal_layers(2 * chunks)
     assert partition
-    return setting.cuts(Family(config, 4, chunks)).evaluate(partition, schedule)
+    return prepared.cuts(Family(config, 4, chunks)).evaluate(partition, schedule)
 
 
 def test_stages_of_one_device_share_its_part_of_the_host() -> None:

@@ -11,7 +11,7 @@ from planner.answer.decide import plan
 from planner.answer.feasibility_fixes import feasibility_fixes
 from planner.plan import Plan
 from planner.search.budget import Deadline
-from planner.search.proposers.lowest_memory import leanest
+from planner.search.proposers.lowest_memory import lowest_memory_candidates
 from planner.search.state.prepared import PreparedProblem
 from tests.support.described_models import described
 from tests.support.pipelines import pipelines
@@ -51,7 +51,7 @@ def test_the_memory_named_is_enough_and_a_tenth_less_is_not() -> None:
 
 def test_devices_named_are_enough() -> None:
     problem = heavy(space=Space(), memory_limit_bytes=1)
-    (_, least), *_ = leanest(PreparedProblem(replace(problem, num_devices=4)), 5.0)
+    (_, least), *_ = lowest_memory_candidates(PreparedProblem(replace(problem, num_devices=4)), 5.0)
     problem = replace(problem, memory_limit_bytes=least.excess_bytes + least.excess_bytes // 50)
     (number,) = re.findall(r"with --devices (\d+)", refusal(problem))
     assert plan(replace(problem, num_devices=int(number)))
@@ -67,7 +67,7 @@ def test_more_memory_than_devices_have_is_said_to_be_another_device() -> None:
 
 def test_a_search_that_finds_nothing_says_what_holds_least() -> None:
     problem = Problem(described("gpt2"), None, 4, 16, target="any", effort=Effort(0.5, 0.0))
-    (_, least), *_ = leanest(PreparedProblem(replace(problem, memory_limit_bytes=1)), 5.0)
+    (_, least), *_ = lowest_memory_candidates(PreparedProblem(replace(problem, memory_limit_bytes=1)), 5.0)
     peak = int(re.findall(r"peaks at (\d+) bytes", refusal(replace(problem, memory_limit_bytes=1 << 10)))[0])
     assert peak <= 1.01 * (least.excess_bytes + 1)
 

@@ -47,7 +47,7 @@ CLUSTER = Cluster(
 )
 LLAMA = described("llama", "a100-sxm-80")
 SPLIT = replace(LLAMA, whole=replace(LLAMA.whole, split=(SplitRatios(1.25, 1.125),) * 3))
-"""A profile whose backwards in two halves take longer than undivided ones."""
+"""A profile whose split backwards take longer than undivided ones."""
 
 
 def planned(profile: Profile = LLAMA, cluster: Cluster = CLUSTER, **asked: object) -> Plan:

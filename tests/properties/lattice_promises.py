@@ -1,7 +1,7 @@
 """What the bound by the lattice promises: no cut of its family is quicker, however it is numbered and simulated.
 
 Held against brute force on random small problems (`tests.properties.exact_promises`), every third of equal branches,
-which the lattice does not tell apart; with backwards in halves, against the orders that `graph-zb` makes of every cut.
+which the lattice does not tell apart; with split backwards, against the orders that `graph-zb` makes of every cut.
 """
 
 from dataclasses import replace
@@ -55,19 +55,19 @@ def problem_failures(case: tuple[Problem, list[tuple[int, ...]]]) -> list[str]:
     whole, cuts = case
     found = []
     for problem in (whole, replace(whole, schedule=WITHIN_LIMIT)):
-        setting, best = PreparedProblem(problem), dict[tuple[StageConfig, int], int]()
+        prepared, best = PreparedProblem(problem), dict[tuple[StageConfig, int], int]()
         for each in every_plan(problem, cuts):
             key = each.candidate.places[0].config, each.candidate.microbatch_size
             best[key] = min(each.step_time_ns, best.get(key, each.step_time_ns))
-        for family in filter(setting.is_bounded_exactly, setting.families.all):
+        for family in filter(prepared.is_bounded_exactly, prepared.families.all):
             best_ns = best.get((family.config, family.microbatch_size), 0)
-            bounds = [bound_of(setting, family, int(best_ns * above)) for above in ABOVE if best_ns]
-            if best_ns and max(*bounds, setting.closed_form_ns(family)) > best_ns:
-                found.append(f"{family}: bounds {bounds}, {setting.closed_form_ns(family)} above {best_ns}")
+            bounds = [bound_of(prepared, family, int(best_ns * above)) for above in ABOVE if best_ns]
+            if best_ns and max(*bounds, prepared.closed_form_ns(family)) > best_ns:
+                found.append(f"{family}: bounds {bounds}, {prepared.closed_form_ns(family)} above {best_ns}")
     return found
 
 
-def bound_of(setting: PreparedProblem, family: Family, step_ns: int) -> int:
+def bound_of(prepared: PreparedProblem, family: Family, step_ns: int) -> int:
     """Return what is proved of a family in the end, for steps up to a given one."""
-    lattice = LatticeBound(cut_data(setting.cuts(family), 0, binding=False))
+    lattice = LatticeBound(cut_data(prepared.cuts(family), 0, binding=False))
     return max((each.bound_ns for each in lattice.rise(step_ns)), default=0)

@@ -66,7 +66,7 @@ def ratio_or_claim(case: Odd) -> float | str | None:
     if "bug" in search.limited_by or "bugs" in found.extra:
         return f"{search.limited_by}, {found.extra.get('bugs')}"
     if case.best_ns is None:
-        return None  # backwards in halves may hold less
+        return None  # split backwards may hold less
     if (search.lower_bound_ns or 0) > case.best_ns:
         return f"bound {search.lower_bound_ns} above the best, {case.best_ns}"
     return search.best_step_time_ns / case.best_ns if case.best_ns else 1.0

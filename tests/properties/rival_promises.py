@@ -50,12 +50,12 @@ class ByHand:
     """What a piece takes and holds, operator by operator; operators are the atoms of these graphs."""
 
     def __init__(self, view: View) -> None:
-        self.view, self.graph = view, view.setting.problem.profile.graph
-        self.measured = view.setting.problem.measured(view.microbatch_size)
+        self.view, self.graph = view, view.prepared.problem.profile.graph
+        self.measured = view.prepared.problem.measured(view.microbatch_size)
         assert len(view.atoms) == len(self.graph.operators)
 
     def cuts(self, replicas: int) -> FamilyPartitions:
-        return self.view.setting.cuts(Family(StageConfig(data=replicas), self.view.microbatch_size))
+        return self.view.prepared.cuts(Family(StageConfig(data=replicas), self.view.microbatch_size))
 
     def own_ns(self, piece: Piece, replicas: int, remade: bool) -> float:
         """Work of a micro-batch over the replicas, and the piece's part of what is done once a step."""
@@ -184,7 +184,7 @@ def least_sum(view: View, ways: Sequence[Way], most_bytes: float) -> float:
 
 def random_bytes(rng: Random, view: View) -> float:
     """Return a memory limit that often binds."""
-    whole = view.setting.families.states_bytes(Family(StageConfig(), view.microbatch_size))
+    whole = view.prepared.families.states_bytes(Family(StageConfig(), view.microbatch_size))
     return rng.choice((inf, whole * rng.uniform(0.1, 1.2)))
 
 
@@ -194,7 +194,7 @@ def pipedream_failure(rng: Random) -> str:
     most_bytes = random_bytes(rng, view)
     found = pipedream.propose(view, most_bytes, Deadline(600))
     ways = [(count, False) for count in view.replicas]
-    best = slowest(view, prefixes_of(view.setting.orders[0]), ways, pipedream_ns, most_bytes)
+    best = slowest(view, prefixes_of(view.prepared.orders[0]), ways, pipedream_ns, most_bytes)
     return _differs(view, found, pipedream_ns, best)
 
 

@@ -39,8 +39,8 @@ class FamilyBounds:
         Families that were looked at.
     """
 
-    def __init__(self, setting: PreparedProblem, incumbent: CandidatePool) -> None:
-        self.setting, self.incumbent = setting, incumbent
+    def __init__(self, prepared: PreparedProblem, pool: CandidatePool) -> None:
+        self.prepared, self.pool = prepared, pool
         self.of: dict[Family, int] = {}
         self._raised: dict[Family, int] = {}
         self._by_replicas_raised: set[Family] = set()
@@ -52,19 +52,19 @@ class FamilyBounds:
     @cached_property
     def _groups(self) -> Iterator[FamilyGroup]:
         """The groups of families of which none is known yet."""
-        return self.setting.families.groups()
+        return self.prepared.families.groups()
 
     def know(self, family: Family) -> None:
         """Take a family that was found before it was looked at."""
         if family not in self.of:
-            self.of[family], self._raised[family] = self._bound_ns(self.setting.work_ns, family) or 0, 0
+            self.of[family], self._raised[family] = self._bound_ns(self.prepared.work_ns, family) or 0, 0
 
     def rise(self, family: Family, bound_ns: int, *, by_times: bool = False) -> None:
         """Take what is proved of a family whatever the order of its devices.
 
         What its times alone prove holds where forwards run again, too, which only adds to them.
         """
-        number = len(self.setting.families.device_permutations)
+        number = len(self.prepared.families.device_permutations)
         for permutation, recompute in product(range(number), RECOMPUTE):
             if recompute == family.config.recompute or (by_times and family.config.recompute == "none"):
                 one = replace(
@@ -88,7 +88,7 @@ class FamilyBounds:
             one = next((family for family in group if family not in self.of), None)
             if one is None:
                 continue
-            bound_ns = self._bound_ns(self.setting.work_ns, one)
+            bound_ns = self._bound_ns(self.prepared.work_ns, one)
             if bound_ns is not None:
                 self._alike[one] = group
                 self.of[one], self._raised[one] = bound_ns, 0
@@ -102,14 +102,14 @@ class FamilyBounds:
         """Raise the least bound of the families that count until it is the least that needs no search; tell it."""
         self._settle_replicas(limits)
         self._settle(self.counting, limits)
-        rises = self.least_ns > self.incumbent.lower_bound_ns
-        self.incumbent.lower_bound_ns = self.least_ns
+        rises = self.least_ns > self.pool.lower_bound_ns
+        self.pool.lower_bound_ns = self.least_ns
         if rises:
-            self.incumbent.say("bound")
+            self.pool.say("bound")
 
     def settle_split(self, limits: Deadline) -> None:
         """Bound split backwards, too, where these are open and do not count."""
-        if allows_split_backward(self.setting.problem) and not self.split_counts:
+        if allows_split_backward(self.prepared.problem) and not self.split_counts:
             self._split_backward()
             self._settle([family for family in self.of if family.split], limits)
 
@@ -138,25 +138,25 @@ class FamilyBounds:
 
     def _bound_ns(self, bound: Callable[[Family], int | None], family: Family) -> int | None:
         """Return a bound; 0, which excludes nothing, where it cannot be made."""
-        return self.setting.dropped.bound(partial(bound, family))
+        return self.prepared.dropped.bound(partial(bound, family))
 
     @property
     def _raise(self) -> Sequence[Callable[[Family], int | None]]:
         """Bounds that need no search, the dearer the later; families that were looked at have the first."""
         return (
-            self.setting.bound_ns,
-            self.setting.held_ns,
-            partial(in_line_ns, self.setting),
-            self.setting.closed_form_ns,
+            self.prepared.bound_ns,
+            self.prepared.held_ns,
+            partial(in_line_ns, self.prepared),
+            self.prepared.closed_form_ns,
             self._priced_ns,
         )
 
     def _priced_ns(self, family: Family) -> int:
         """Return more than any step where a family's one candidate is over the memory, or no host has room for it."""
-        one_stage = self.setting.families.max_pipeline_stages(family) == family.chunks == 1
-        if self.incumbent.best_fits or self.setting.pinned.places or not one_stage:
+        one_stage = self.prepared.families.max_pipeline_stages(family) == family.chunks == 1
+        if self.pool.best_fits or self.prepared.pinned.places or not one_stage:
             return 0
-        cuts = self.setting.cuts(family)
+        cuts = self.prepared.cuts(family)
         try:
             whole = cuts.evaluate((0,) * len(cuts.atoms))
         except NoPlanFits:
@@ -174,21 +174,21 @@ class FamilyBounds:
             self._split_backward()
         open_ones = [family for family in self.of if self.split_counts or not family.split]
         whole = [family for family in open_ones if family.chunks == 1]
-        looped = bool(self.incumbent.found) and is_looped(self.incumbent.best.candidate.places)
-        return open_ones if looped or not whole or self.setting.problem.exact else whole
+        looped = bool(self.pool.found) and is_looped(self.pool.best.candidate.places)
+        return open_ones if looped or not whole or self.prepared.problem.exact else whole
 
     @property
     def split_counts(self) -> bool:
         """Whether the best plan runs split backwards that were open in addition to whole ones."""
-        found = self.incumbent.found and self.setting.problem.schedule == AUTO
-        return bool(found) and self.incumbent.best.candidate.schedule == WITHIN_LIMIT
+        found = self.pool.found and self.prepared.problem.schedule == AUTO
+        return bool(found) and self.pool.best.candidate.schedule == WITHIN_LIMIT
 
     def _split_backward(self) -> None:
         """Take the families of split backwards for all families that are known, whose work is no less: the new ones."""
         for family in list(islice(self.of, self._num_split, None)):
             if not family.split and with_split_backward(family) not in self.of:
                 one = with_split_backward(family)
-                self.of[one], self._raised[one] = self._bound_ns(self.setting.work_ns, family) or 0, 0
+                self.of[one], self._raised[one] = self._bound_ns(self.prepared.work_ns, family) or 0, 0
         self._num_split = len(self.of)
         for first in [one for one in self._alike if not one.split and one not in self._alike_split]:
             self._alike_split.add(first)
@@ -197,7 +197,7 @@ class FamilyBounds:
     @property
     def split_backward_ns(self) -> int | None:
         """What split backwards take at least, where these are open and do not count; None elsewhere."""
-        if self.split_counts or not allows_split_backward(self.setting.problem):
+        if self.split_counts or not allows_split_backward(self.prepared.problem):
             return None
         split = (bound_ns for family, bound_ns in self.of.items() if family.split)
         return min([*split, *self._by_replicas_even.values()], default=0)
@@ -217,7 +217,7 @@ class FamilyBounds:
     @property
     def proved(self) -> bool:
         """Whether no family at all may hold anything better than the best."""
-        best, split_backward_ns = self.incumbent.best, self.split_backward_ns
+        best, split_backward_ns = self.pool.best, self.split_backward_ns
         whole = best.fits and best.step_time_ns == self._least_ns(self.of)
         return whole and (split_backward_ns is None or split_backward_ns >= best.step_time_ns)
 
@@ -238,9 +238,9 @@ class FamilyBounds:
 
         They hold of split backwards, and so of whole ones, which are one order of I and W.
         """
-        if not allows_per_stage_replicas(self.setting.problem, self.setting.pinned):
+        if not allows_per_stage_replicas(self.prepared.problem, self.prepared.pinned):
             return {}
-        alone, bound = self.setting.families.single_replicas, self.setting.even_by_replicas_ns
+        alone, bound = self.prepared.families.single_replicas, self.prepared.even_by_replicas_ns
         known = {each: self._bound_ns(bound, each) for each in alone}
         return {each: bound_ns for each, bound_ns in known.items() if bound_ns is not None}
 
@@ -264,8 +264,8 @@ class FamilyBounds:
             own = with_split_backward(family) if split else family
             if own in self._by_replicas_raised:
                 break
-            fill_ns = 0 if split else self._bound_ns(partial(by_replicas_ns, self.setting), family)
-            held_ns = self._bound_ns(partial(held_by_replicas_ns, self.setting), own)
+            fill_ns = 0 if split else self._bound_ns(partial(by_replicas_ns, self.prepared), family)
+            held_ns = self._bound_ns(partial(held_by_replicas_ns, self.prepared), own)
             known[family] = max(known[family], fill_ns or 0, held_ns or 0)
             self._by_replicas_raised.add(own)
 
@@ -274,21 +274,21 @@ class FamilyBounds:
         """Whether it is proved that nothing fits; replicas by stage, and split backwards, may keep fewer in flight."""
         whole = {family for family in self.of if not family.split}
         all_known = self.seen_all and bool(whole) and whole <= self.impossible
-        problem = self.setting.problem
+        problem = self.prepared.problem
         by_order = any(problem.memory_limits_bytes) and any(self.of[family] < NEVER for family in whole)
         return (
             all_known
             and not (allows_split_backward(problem) and by_order)
-            and not allows_per_stage_replicas(self.setting.problem, self.setting.pinned)
+            and not allows_per_stage_replicas(self.prepared.problem, self.prepared.pinned)
         )
 
     def take_orders_of_pinned(self) -> None:
         """Bound every order of stages that pins give whole, at each micro-batch size, and nothing else."""
         self.of, self._num_split, self.seen_all = {}, 0, True
-        for each in self.incumbent.found.values():
-            family = self.setting.family_of.get(each.candidate)
+        for each in self.pool.found.values():
+            family = self.prepared.family_of.get(each.candidate)
             if family:
-                evaluator = self.setting.evaluator(family.microbatch_size)
+                evaluator = self.prepared.evaluator(family.microbatch_size)
                 run = evaluator.simulate(each.candidate)
                 speeds = evaluator.speeds_of(run.blocks)
                 bound_ns = bound_of(run.times.structure.schedule, run.times.costs, speeds=speeds).ns

@@ -64,7 +64,7 @@ class LatticeBounder:
     """
 
     def __init__(self, bounds: FamilyBounds, solver: Solver, pace: OrderPace) -> None:
-        self._bounds, self._solver, self._setting, self._pace = bounds, solver, bounds.setting, pace
+        self._bounds, self._solver, self._setting, self._pace = bounds, solver, bounds.prepared, pace
         self._asked: BoundRequest | None = None
         self._estimates = False
         self._ended: set[BoundRequest] = set()
@@ -128,21 +128,21 @@ class LatticeBounder:
         """Whether split backwards have come to count, and what is asked for no longer holds the bound down."""
         bounds = self._bounds
         holds_down = not asked.by_replicas and bounds.of[asked.family] <= bounds.least_ns
-        return bounds.incumbent.best.fits and bounds.split_counts > asked.family.split and not holds_down
+        return bounds.pool.best.fits and bounds.split_counts > asked.family.split and not holds_down
 
     def _offer(self, family: Family, partition: Partition, limits: Deadline) -> None:
-        cuts, incumbent = self._setting.cuts(family), self._bounds.incumbent
+        cuts, pool = self._setting.cuts(family), self._bounds.pool
         num_actions = cuts.about_actions(cuts.num_places)
         if family.split and (num_actions > MOST_HALVED or not self._pace.allows(num_actions, limits)):
             return
         if cuts.fixed_stages in (None, max(partition) + 1):
             with self._pace.timed(num_actions) if family.split else nullcontext():
-                incumbent.offer(cuts.evaluate_under(partition, cuts.schedules))
-            incumbent.say("cut of the bound")
+                pool.offer(cuts.evaluate_under(partition, cuts.schedules))
+            pool.say("cut of the bound")
 
     def _ask(self, limits: Deadline) -> None:
         """Ask for the family that holds the bound of the search down; once, for the estimate of the best one."""
-        best, rows = self._bounds.incumbent.best, self._holding_down()
+        best, rows = self._bounds.pool.best, self._holding_down()
         if not best.fits or not rows:
             return
         (least_ns, asked), *rest = rows
@@ -173,7 +173,7 @@ class LatticeBounder:
 
     def _least_estimate(self, family: Family, best: Evaluated) -> Partition:
         """Return the cut of a family that has the least estimate, of those that were found or are made for it."""
-        cuts, found = self._setting.cuts(family), self._bounds.incumbent.found.values()
+        cuts, found = self._setting.cuts(family), self._bounds.pool.found.values()
         data = cut_data(cuts, 0, binding=False)
         aim = SegmentationParams(min(cuts.num_stages, MOST_STAGES), cuts.num_microbatches, BEAM)
         groups = segmentations(cuts.atoms, self._setting.orders[0], cuts.works_ns, aim)

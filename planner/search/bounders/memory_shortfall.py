@@ -17,31 +17,31 @@ STATES = ("optimizer", "parameters")
 """What is offloaded of states."""
 
 
-def memory_shortfall_bytes(setting: PreparedProblem) -> int:
+def memory_shortfall_bytes(prepared: PreparedProblem) -> int:
     """Return how many bytes some device lacks under every plan; 0 where states prove nothing."""
-    problem = setting.problem
+    problem = prepared.problem
     if not all(problem.memory_limits_bytes):
         return 0
     least: int | None = None
-    groups = setting.families.groups()
+    groups = prepared.families.groups()
     alike = (_states(Family(config, group.microbatch_size)) for group in groups for config in group.configs)
     for family in dict.fromkeys(alike):
-        lacks = _lacks(setting, family, setting.families.max_pipeline_stages(family))
+        lacks = _lacks(prepared, family, prepared.families.max_pipeline_stages(family))
         if lacks <= 0:
             return 0
         least = lacks if least is None else min(least, lacks)
-    if least is None or not allows_per_stage_replicas(setting.problem, setting.pinned):
+    if least is None or not allows_per_stage_replicas(prepared.problem, prepared.pinned):
         return least or 0
     alone = Family(StageConfig(), min(problem.microbatch_sizes))
-    return max(0, min(least, _lacks(setting, alone, problem.num_devices)))
+    return max(0, min(least, _lacks(prepared, alone, problem.num_devices)))
 
 
-def exceeds_host_memory(setting: PreparedProblem, family: Family) -> bool:
+def exceeds_host_memory(prepared: PreparedProblem, family: Family) -> bool:
     """Whether no host has room for the states that a family offloads, however it is cut."""
     if family.config.offload not in STATES:
         return False
-    of, whole = setting.families.states_bytes, replace(family, config=replace(family.config, offload="none"))
-    return of(whole) - of(family) > setting.families.max_pipeline_stages(family) * _host_share(setting.problem)
+    of, whole = prepared.families.states_bytes, replace(family, config=replace(family.config, offload="none"))
+    return of(whole) - of(family) > prepared.families.max_pipeline_stages(family) * _host_share(prepared.problem)
 
 
 def _states(family: Family) -> Family:
@@ -49,12 +49,12 @@ def _states(family: Family) -> Family:
     return Family(replace(family.config, recompute="none"), family.microbatch_size)
 
 
-def _lacks(setting: PreparedProblem, family: Family, num_places: int) -> int:
-    config, problem = family.config, setting.problem
+def _lacks(prepared: PreparedProblem, family: Family, num_places: int) -> int:
+    config, problem = family.config, prepared.problem
     room, offloads = max(problem.memory_limits_bytes), config.offload in STATES
     if offloads:
         config, room = replace(config, offload="none"), room + _host_share(problem)
-    return -(-setting.families.states_bytes(replace(family, config=config)) // num_places) - room
+    return -(-prepared.families.states_bytes(replace(family, config=config)) // num_places) - room
 
 
 def _host_share(problem: Problem) -> int:

@@ -19,42 +19,42 @@ NUM_WEIGHTS = 33
 """Ways to weigh work against memory of which the best bound is taken."""
 
 
-def in_line_ns(setting: PreparedProblem, family: Family) -> int:
+def in_line_ns(prepared: PreparedProblem, family: Family) -> int:
     """Return a bound on every step of a family by how its line fills and what its places hold; 0 where neither says.
 
     Split backwards free what is kept with I, which is all that counts of them here.
     """
-    line = line_of(setting, family, adds=True)
+    line = line_of(prepared, family, adds=True)
     if line is None:
         return 0
-    return max(0 if setting.is_split_line(family) else line.fill_ns(), line.memory_pressure_ns())
+    return max(0 if prepared.is_split_line(family) else line.fill_ns(), line.memory_pressure_ns())
 
 
-def line_of(setting: PreparedProblem, family: Family, *, adds: bool) -> "ChainBound | None":
+def line_of(prepared: PreparedProblem, family: Family, *, adds: bool) -> "ChainBound | None":
     """Return a family's line; None where its stages form none, or their times are not known.
 
     Gradients are added up only where it is sure that the family `adds`.
     """
-    models, split = setting.families.models(family.microbatch_size), setting.is_split_line(family)
-    lines = split or setting.fills(family)
-    if len(models) > 1 or not lines or setting.families.even_ns(family) is None:
+    models, split = prepared.families.models(family.microbatch_size), prepared.is_split_line(family)
+    lines = split or prepared.fills(family)
+    if len(models) > 1 or not lines or prepared.families.even_ns(family) is None:
         return None
-    ranks, several = tuple(range(family.devices_per_stage)), setting.families.microbatches_per_replica(family) > 1
+    ranks, several = tuple(range(family.devices_per_stage)), prepared.families.microbatches_per_replica(family) > 1
     times, kept, again = models[0].stays(family.config, ranks, adds=adds and several, split_backward=split)
-    pieces = setting.bottlenecks.pieces
+    pieces = prepared.bottlenecks.pieces
     return ChainBound(
-        setting,
+        prepared,
         family,
         tuple(sum(times[i] for i in piece) for piece in pieces),
-        tuple(setting.bottlenecks.way(piece, times) for piece in pieces),
+        tuple(prepared.bottlenecks.way(piece, times) for piece in pieces),
         tuple(sum(kept[i] for i in piece) for piece in pieces),
         tuple(sum(kept[i] for i in piece if again[i]) for piece in pieces),
         tuple(sum(again[i] for i in piece) for piece in pieces),
-        setting.families.even_ns(family, adds=adds) or 0,
+        prepared.families.even_ns(family, adds=adds) or 0,
     )
 
 
-def by_replicas_ns(setting: PreparedProblem, family: Family) -> int:
+def by_replicas_ns(prepared: PreparedProblem, family: Family) -> int:
     """Return a bound for a family of one replica where each stage has a number of its own; 0 where it says nothing.
 
     A stage that holds an operator holds all pieces between its first bottleneck and that one, as far back as one device
@@ -62,17 +62,17 @@ def by_replicas_ns(setting: PreparedProblem, family: Family) -> int:
     with room for N replicas and m micro-batches of work b, m sum(b / (T - h)) <= N; those of other speeds count as so
     many.
     """
-    problem, families = setting.problem, setting.families
+    problem, families = prepared.problem, prepared.families
     models, limits = families.models(family.microbatch_size), problem.memory_limits_bytes
-    fitted = all(limits) and family.config.zero == 0 and setting.fills(family)
+    fitted = all(limits) and family.config.zero == 0 and prepared.fills(family)
     if len(models) > 1 or not fitted or families.even_ns(family) is None:
         return 0
     ranks, fastest = tuple(range(family.devices_per_stage)), max(problem.speeds)
     replicas = families.capacity(family, problem.num_devices // family.devices_per_stage)
     times = models[0].stays(family.config, ranks, adds=families.adds_by_replicas(family))[0]
-    states, pieces = models[0].states_of(family.config, ranks), setting.bottlenecks.pieces
-    bottlenecks = [sum(times[i] for i in first) for first in setting.bottlenecks.first]
-    ways, room = [setting.bottlenecks.way(piece, times) for piece in pieces], max(limits)
+    states, pieces = models[0].states_of(family.config, ranks), prepared.bottlenecks.pieces
+    bottlenecks = [sum(times[i] for i in first) for first in prepared.bottlenecks.first]
+    ways, room = [prepared.bottlenecks.way(piece, times) for piece in pieces], max(limits)
     heads, first, held, before = [], 0, 0, 0
     for piece in pieces:
         while held > room:
@@ -92,14 +92,14 @@ def by_replicas_ns(setting: PreparedProblem, family: Family) -> int:
     return int(low)
 
 
-def held_by_replicas_ns(setting: PreparedProblem, family: Family) -> int:
+def held_by_replicas_ns(prepared: PreparedProblem, family: Family) -> int:
     """Return a bound for such a family by what all devices hold together, whatever forwards run again; `NEVER` if none.
 
     They hold each state once at least, and each micro-batch on one replica of every stage.
     """
-    problem = setting.problem
+    problem = prepared.problem
     if (
-        setting.families.max_pipeline_stages(family) * family.devices_per_stage
+        prepared.families.max_pipeline_stages(family) * family.devices_per_stage
         < problem.num_devices - family.devices_per_stage + 1
     ):
         return 0  # stages are fewer than devices, which hold them all the same
@@ -108,11 +108,11 @@ def held_by_replicas_ns(setting: PreparedProblem, family: Family) -> int:
         for name in RECOMPUTE
         if problem.space.allows("recompute", name)
     )
-    adds = setting.families.adds_by_replicas(family)
+    adds = prepared.families.adds_by_replicas(family)
     found = []
     for one in ways:
-        line = line_of(setting, one, adds=adds)  # which replicas fill otherwise than stages of one device
-        found.append(max(setting.held_ns(one, adds=adds), line.memory_pressure_ns() if line else 0))
+        line = line_of(prepared, one, adds=adds)  # which replicas fill otherwise than stages of one device
+        found.append(max(prepared.held_ns(one, adds=adds), line.memory_pressure_ns() if line else 0))
     return min(found)
 
 
@@ -130,7 +130,7 @@ class ChainBound:
         What all work takes, divided evenly.
     """
 
-    setting: PreparedProblem
+    prepared: PreparedProblem
     family: Family
     works: tuple[int, ...]
     ways: tuple[int, ...]
@@ -145,17 +145,17 @@ class ChainBound:
         What is ahead of a stage takes at least the ways through whole pieces: a part q of their work, but for one
         piece. So q (b(1) + .. + b(i - 1)) + m b(i) <= T, and p stages hold at most T / q (1 - (1 - q / m)^p).
         """
-        families = self.setting.families
+        families = self.prepared.families
         places, count = families.max_pipeline_stages(self.family), families.microbatches_per_replica(self.family)
         part = min(way / max(1, work) for way, work in zip(accumulate(self.ways), accumulate(self.works), strict=True))
         if not part:
             return 0
         filled = sum(self.works) * part / (1 - (1 - part / count) ** places)
-        bottlenecks = self.setting.bottlenecks
+        bottlenecks = self.prepared.bottlenecks
         divided = (
             work for piece, work in zip(bottlenecks.pieces, self.works, strict=True) if not bottlenecks.has(piece)
         )
-        return int((filled - part * max(divided, default=0)) / max(self.setting.problem.speeds))
+        return int((filled - part * max(divided, default=0)) / max(self.prepared.problem.speeds))
 
     def memory_pressure_ns(self) -> int:
         """Return a bound by what the places can hold; 0 where that is no limit.
@@ -163,7 +163,7 @@ class ChainBound:
         With m micro-batches, kept bytes a, stays w and room M over p places, T M >= m sum(a w); what runs again lowers
         the sum and lengthens the work: any weighted mean of the two is below T for the choice that makes it least.
         """
-        families, problem = self.setting.families, self.setting.problem
+        families, problem = self.prepared.families, self.prepared.problem
         if not all(problem.memory_limits_bytes) or self.family.config.offload == "activations":
             return 0
         places, count = families.max_pipeline_stages(self.family), families.microbatches_per_replica(self.family)

@@ -31,7 +31,7 @@ UNLIMITED = 1e9
 """Deterministic seconds where the clock alone ends a proof."""
 
 
-def check_size(setting: PreparedProblem) -> None:
+def check_size(prepared: PreparedProblem) -> None:
     """Refuse a problem that is too large for a proof.
 
     Raises
@@ -39,8 +39,8 @@ def check_size(setting: PreparedProblem) -> None:
     UsageError
         Above `MOST_ATOMS` or `MOST_PLACES`.
     """
-    atoms = len(setting.atoms)
-    most = max((num_stages(setting, family) // family.chunks for family in setting.families.all), default=1)
+    atoms = len(prepared.atoms)
+    most = max((num_stages(prepared, family) // family.chunks for family in prepared.families.all), default=1)
     if atoms > MOST_ATOMS:
         raise UsageError(
             f"--exact proves models of up to {MOST_ATOMS} pieces, and this one has {atoms}; pin operators together "
@@ -53,10 +53,10 @@ def check_size(setting: PreparedProblem) -> None:
         )
 
 
-def num_stages(setting: PreparedProblem, family: Family) -> int:
+def num_stages(prepared: PreparedProblem, family: Family) -> int:
     """Return the most stages of a family's partitions; 0 where it has none."""
-    atoms, most, chunks = len(setting.atoms), setting.families.max_pipeline_stages(family), family.chunks
-    fixed = setting.problem.space.stages
+    atoms, most, chunks = len(prepared.atoms), prepared.families.max_pipeline_stages(family), family.chunks
+    fixed = prepared.problem.space.stages
     most = min(most, atoms // chunks)
     if (fixed and fixed > most) or (chunks > 1 and most < 2):  # a loop of one place serves nothing
         return 0
@@ -77,23 +77,23 @@ class Exact:
     """
 
     def __init__(self, bounds: FamilyBounds) -> None:
-        self.bounds, self.setting, self.incumbent = bounds, bounds.setting, bounds.incumbent
-        setting = self.setting
-        for family in [family for family in bounds.of if not num_stages(setting, family)]:
+        self.bounds, self.prepared, self.pool = bounds, bounds.prepared, bounds.pool
+        prepared = self.prepared
+        for family in [family for family in bounds.of if not num_stages(prepared, family)]:
             del bounds.of[family]  # it has no plan
         self._bounds: dict[Part, int] = {part: bounds.of[part[0]] for part in self._parts()}
         self._closed: set[Part] = set()
         self._known: dict[Part, dict[Partition, None]] = {part: {} for part in self._bounds}
         self._data: dict[Part, CutData] = {}
-        limit = setting.problem.effort.deterministic_limit
+        limit = prepared.problem.effort.deterministic_limit
         self._work = UNLIMITED if limit is None else limit
 
     def _parts(self) -> Iterator[Part]:
         """Yield what the cut model knows; with one stage, or all of them in a line, a graph is a line."""
         first = (family for family in tuple(self.bounds.of) if family.device_permutation == 0)
-        for family in filter(self.setting.is_cut_exactly, first):
-            cuts = self.setting.cuts(family)
-            self.bounds.rise(family, self.setting.closed_form_ns(family))
+        for family in filter(self.prepared.is_cut_exactly, first):
+            cuts = self.prepared.cuts(family)
+            self.bounds.rise(family, self.prepared.closed_form_ns(family))
             if not cuts.always_line:
                 yield family, False
             if cuts.always_line or self._most_stages(cuts) > 1:
@@ -129,8 +129,8 @@ class Exact:
     @property
     def _best_ns(self) -> int | None:
         """The best step of what fits and the target runs."""
-        best = self.incumbent.best
-        return best.step_time_ns if best.fits and self.incumbent.runs(best) else None
+        best = self.pool.best
+        return best.step_time_ns if best.fits and self.pool.runs(best) else None
 
     def _ask(self, part: Part, solver: Solver, limits: Deadline) -> bool:
         """Simulate partitions, the least bound first; returns whether the solver answered to the end."""
@@ -145,14 +145,14 @@ class Exact:
             count=NUM_SOLVES,
             seconds=limits.remaining_s,
             deterministic=self._work,
-            seed=self.setting.problem.effort.seed,
+            seed=self.prepared.problem.effort.seed,
         )
         for finding in solver.findings(request, limits):
             if finding["kind"] == "partition":
                 partition = tuple(finding["partition"])
                 known[partition] = None
-                for each in map(self.setting.cuts, self._ordered(family)):
-                    self.incumbent.offer(each.evaluate_under(partition, each.schedules, line=line))
+                for each in map(self.prepared.cuts, self._ordered(family)):
+                    self.pool.offer(each.evaluate_under(partition, each.schedules, line=line))
             elif finding["kind"] == "bound":
                 self._raise(part, finding["units"] * data.unit_ns)
             else:
@@ -170,8 +170,8 @@ class Exact:
             return ()
         own = [
             each
-            for each in self.incumbent.found.values()
-            if self.setting.family_of.get(each.candidate) in self._ordered(family) and each.candidate.line == line
+            for each in self.pool.found.values()
+            if self.prepared.family_of.get(each.candidate) in self._ordered(family) and each.candidate.line == line
         ]
         best = min(own, key=lambda each: each.sort_key, default=None)
         return best.candidate.partition if best else ()
@@ -201,14 +201,14 @@ class Exact:
 
     def _ordered(self, family: Family) -> list[Family]:
         """Return a family in each permutation of its devices."""
-        number = len(self.setting.families.device_permutations)
+        number = len(self.prepared.families.device_permutations)
         return [replace(family, device_permutation=index) for index in range(number)]
 
     def _cut_data(self, part: Part) -> CutData:
         """Return the cut problem of a part, into as many stages as the target runs."""
         if part not in self._data:
-            (family, line), problem = part, self.setting.problem
-            cuts = self.setting.cuts(family)
+            (family, line), problem = part, self.prepared.problem
+            cuts = self.prepared.cuts(family)
             binding = cuts.memory_can_bind and all(problem.memory_limits_bytes)
             self._data[part] = replace(
                 cut_data(cuts, self.bounds.of[family], binding),
@@ -220,5 +220,5 @@ class Exact:
 
     def _most_stages(self, cuts: FamilyPartitions) -> int:
         """Return the most stages of a family's partitions that the target runs."""
-        pipelined = self.incumbent.runs_config(cuts.family.config, pipelined=True)
-        return num_stages(self.setting, cuts.family) if pipelined else 1
+        pipelined = self.pool.runs_config(cuts.family.config, pipelined=True)
+        return num_stages(self.prepared, cuts.family) if pipelined else 1

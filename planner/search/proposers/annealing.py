@@ -54,13 +54,13 @@ class Annealing(Subsolver):
         if not state.kernels.ready(state.limits.remaining_s if state.counted else 0.0):
             return
         waiting: deque[tuple[AnnealingRun, Future[None]]] = deque()
-        pool = ThreadPoolExecutor(AT_A_TIME)
+        threads = ThreadPoolExecutor(AT_A_TIME)
         try:
             for turn in self.turns():
                 restart = self._restart(turn)
                 if restart:
                     state.kernels.load()
-                    waiting.append((restart, pool.submit(restart.run)))
+                    waiting.append((restart, threads.submit(restart.run)))
                 if len(waiting) == AT_A_TIME or (waiting and self._is_alone):
                     self._take(*waiting.popleft())
                     yield
@@ -68,7 +68,7 @@ class Annealing(Subsolver):
                 self._take(*waiting.popleft())
                 yield
         finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+            threads.shutdown(wait=False, cancel_futures=True)
 
     @abstractmethod
     def turns(self) -> Iterable[Turn]:
@@ -77,7 +77,7 @@ class Annealing(Subsolver):
     def can(self, family: Family) -> bool:
         """Whether a family can be annealed, and may hold something better."""
         prospects = self.state.prospects
-        small = prospects.is_small(family) and can_anneal(self.state.setting.cuts(family))
+        small = prospects.is_small(family) and can_anneal(self.state.prepared.cuts(family))
         return small and prospects.is_open(family)
 
     @property
@@ -96,13 +96,13 @@ class Annealing(Subsolver):
         if allowed < SHORTEST:
             return None
         self._seed += 1
-        cuts = self.state.setting.cuts(turn.family)
+        cuts = self.state.prepared.cuts(turn.family)
         return AnnealingRun.of(cuts, turn.known, self._seed, line=False, effort=allowed)
 
     def _take(self, restart: AnnealingRun, done: Future[None]) -> None:
         with restart.cuts.dropped.candidate():
             done.result()
-            restart.offer_to(self.state.incumbent, self.state.limits)
+            restart.offer_to(self.state.pool, self.state.limits)
         self._seconds[restart.cuts.family] = restart.seconds / restart.effort
 
 
@@ -132,11 +132,11 @@ class BriefAnnealing(Annealing):
 class BriefSplitAnnealing(BriefAnnealing):
     """The same with split backwards."""
 
-    name = "brief annealing of halves"
+    name = "brief annealing of split backwards"
 
     @classmethod
     def supports(cls, state: SearchState) -> bool:
-        """Whether backwards may run in halves."""
+        """Whether backwards may be split."""
         return super().supports(state) and may_split(state)
 
     def families(self) -> Iterable[Family]:
@@ -154,9 +154,9 @@ class RoundsOfAnnealing(Annealing):
         self._number = 0
 
     def turns(self) -> Iterator[Turn]:
-        """Yield turns of so many rounds where work is counted, else until `STALE` of them bring nothing."""
-        counted, incumbent = self.state.counted, self.state.incumbent
-        last, best = NUM_ROUNDS if counted else self._number + STALE, incumbent.best
+        """Yield turns of `NUM_ROUNDS` rounds where work is counted, else until `STALE` of them bring nothing."""
+        counted, pool = self.state.counted, self.state.pool
+        last, best = NUM_ROUNDS if counted else self._number + STALE, pool.best
         while self._number < last:
             self._number += 1
             near = self._near()
@@ -165,10 +165,10 @@ class RoundsOfAnnealing(Annealing):
                     yield Turn(family, known if self._number // place % 2 == 0 else None, 1.0)
             if not near:
                 return
-            if not counted and incumbent.best is not best:
-                last, best = self._number + STALE, incumbent.best
+            if not counted and pool.best is not best:
+                last, best = self._number + STALE, pool.best
 
     def _near(self) -> list[tuple[Family, Evaluated]]:
         """Return the best families near the best plan that can be annealed, with what is known of them."""
         rows = list(self.state.prospects.best_by_family().items())
-        return [row for row in rows if is_near(row[1], self.state.incumbent) and self.can(row[0])][:NUM_BEST]
+        return [row for row in rows if is_near(row[1], self.state.pool) and self.can(row[0])][:NUM_BEST]

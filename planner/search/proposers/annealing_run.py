@@ -22,7 +22,7 @@ Annealed = tuple[Partition, Numbers]
 
 
 def can_anneal(cuts: FamilyPartitions) -> bool:
-    """Whether annealing knows what runs there: whole backwards in known orders, or any in halves; nothing pinned."""
+    """Whether annealing knows what runs there: whole backwards in known orders, or any split ones; nothing pinned."""
     known = cuts.allows_custom_in_flight or cuts.splits_backward or any(name in RULES for name in cuts.schedules)
     if cuts.family.chunks > 1:
         known = (
@@ -73,14 +73,14 @@ class AnnealingRun:
         self._annealed += [each for each in (next(self._walks, None),) if each]
         self.seconds += time.perf_counter() - start
 
-    def offer_to(self, incumbent: CandidatePool, limits: Deadline) -> list[Evaluated]:
+    def offer_to(self, pool: CandidatePool, limits: Deadline) -> list[Evaluated]:
         """Offer the cut under every schedule; where it comes near the best, also with micro-batches in flight open."""
         found: list[Evaluated] = []
         while self._annealed:
             found += self._simulated(*self._annealed.pop(), limits)
-            if not limits.expired and any(is_near(each, incumbent) for each in found):
+            if not limits.expired and any(is_near(each, pool) for each in found):
                 self.run()
-        incumbent.offer(found)
+        pool.offer(found)
         return found
 
     def _simulated(self, partition: Partition, in_flight: Numbers, limits: Deadline) -> list[Evaluated]:

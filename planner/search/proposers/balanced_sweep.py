@@ -29,12 +29,10 @@ FAR, WORTH = 1.1, 0.9
 
 
 class BalancedSweep:
-    """Looks at families one by one and tells the incumbent."""
+    """Looks at families one by one and tells the pool."""
 
-    def __init__(
-        self, setting: PreparedProblem, incumbent: CandidatePool, limits: Deadline, writing: WriteReserve
-    ) -> None:
-        self.setting, self.incumbent, self.limits, self.writing = setting, incumbent, limits, writing
+    def __init__(self, prepared: PreparedProblem, pool: CandidatePool, limits: Deadline, writing: WriteReserve) -> None:
+        self.prepared, self.pool, self.limits, self.writing = prepared, pool, limits, writing
         self.left_out: dict[tuple[Family, int], int] = {}
         """Families, into how many places, whose plans would take too long to be written, and about how many actions."""
         self._fit: list[bool] = []
@@ -43,18 +41,18 @@ class BalancedSweep:
         """How many actions plans have at most for one that stages in a line would."""
         self._settled: set[tuple[Family, int] | None] = set()
         self._too_slow: list[Partition] = []
-        self._most_bytes = max(setting.problem.memory_limits_bytes)
-        if not all(setting.problem.memory_limits_bytes):
+        self._most_bytes = max(prepared.problem.memory_limits_bytes)
+        if not all(prepared.problem.memory_limits_bytes):
             self._most_bytes = 0
 
     def sweep(self, family: Family) -> None:
-        """Offer the incumbent what balanced cuts of a family bring."""
-        bound_ns = self.setting.bound_ns(family)
+        """Offer the pool what balanced cuts of a family bring."""
+        bound_ns = self.prepared.bound_ns(family)
         if bound_ns is None or not any(self._could_matter(family, bound_ns, places) for places in (1, 2)):
             return
-        cuts, least = self.setting.cuts(family), 0
+        cuts, least = self.prepared.cuts(family), 0
         for places in self._places(cuts):
-            if self.limits.expired and self.incumbent.best_fits:
+            if self.limits.expired and self.pool.best_fits:
                 return
             if 1 < places < least:
                 continue
@@ -70,7 +68,7 @@ class BalancedSweep:
             num_actions = round(cuts.about_actions(places) * self._branched)
             why = too_long(num_actions, family.config.data)
             if why:
-                self.setting.dropped.refuse(UsageError(why), TOO_LONG)
+                self.prepared.dropped.refuse(UsageError(why), TOO_LONG)
             elif self.writing.fits(num_actions, family.config.data):
                 self._look(cuts, places)
             else:
@@ -79,13 +77,13 @@ class BalancedSweep:
     def sweep_long(self) -> None:
         """Where nothing else was found, or fits, offer what takes long to be written, the shortest first."""
         for family, places in sorted(self.left_out, key=self.left_out.__getitem__):
-            if self.incumbent.best_fits:
+            if self.pool.best_fits:
                 return
-            self._look(self.setting.cuts(family), places)
+            self._look(self.prepared.cuts(family), places)
 
     def _look(self, cuts: FamilyPartitions, places: int) -> None:
         open_before = len(self._too_slow)
-        partitions = list(dict.fromkeys(balanced_partitions(self.setting, cuts, places)))
+        partitions = list(dict.fromkeys(balanced_partitions(self.prepared, cuts, places)))
         found = [each for partition in partitions for each in self._offered(cuts, partition)]
         self._branched = max([self._branched, *(each.num_actions / cuts.about_actions(places) for each in found)])
         if any(each.fits for each in found) or len(self._too_slow) - open_before == len(partitions):
@@ -101,22 +99,22 @@ class BalancedSweep:
         return (replace(family, config=config), places) if config != family.config else None
 
     def _fullest_ns(self, family: Family, places: int) -> int:
-        """Return a bound on all cuts into so many places that saves no memory, or none; what pins have is theirs."""
-        if self.setting.pinned.places:
-            return self.setting.bound_ns(family) or 0
-        return self.setting.families.fullest_ns(family, places)
+        """Return a bound on all cuts into a number of places that save no memory; 0 where pins bound them."""
+        if self.prepared.pinned.places:
+            return self.prepared.bound_ns(family) or 0
+        return self.prepared.families.fullest_ns(family, places)
 
     def _least_ns(self, family: Family, places: int) -> int:
-        """Return a bound on all cuts into so many places."""
-        return max(self._fullest_ns(family, places), self.setting.bound_ns(family, places) or 0)
+        """Return a bound on all cuts into a number of places."""
+        return max(self._fullest_ns(family, places), self.prepared.bound_ns(family, places) or 0)
 
     def _places(self, cuts: FamilyPartitions) -> Sequence[int]:
-        fixed = self.setting.problem.space.stages
+        fixed = self.prepared.problem.space.stages
         most = min(cuts.num_places, max(1, len(cuts.atoms) // cuts.family.chunks))
         if fixed and fixed > most:
             return ()
         rows = [fixed] if fixed else list(range(most, 1 if cuts.family.chunks > 1 else 0, -1))
-        if self.setting.problem.target == "megatron" and cuts.family.chunks > 1:
+        if self.prepared.problem.target == "megatron" and cuts.family.chunks > 1:
             rows = [places for places in rows if cuts.num_microbatches % places == 0]
         # halves first: what these reach spares most of the numbers between
         halves = [places for places in rows if places in {most >> i for i in range(most.bit_length())}]
@@ -128,11 +126,11 @@ class BalancedSweep:
         A rung that is far from the best is not searched to the last per cent.
         """
         strategy = strategy_of([family.config] * min(places, 2), is_line=True)
-        runs = self.incumbent.runs_config(family.config, pipelined=places > 1)
-        known = self.incumbent.best_ns(strategy, runs=runs)
-        if not self.incumbent.best_fits:
+        runs = self.pool.runs_config(family.config, pipelined=places > 1)
+        known = self.pool.best_ns(strategy, runs=runs)
+        if not self.pool.best_fits:
             return known is None or least_ns < known
-        best_ns = self.incumbent.best.step_time_ns
+        best_ns = self.pool.best.step_time_ns
         if "+" in strategy or family.chunks > 1:
             return least_ns < min(best_ns, known or best_ns)
         return known is None or least_ns < (known if least_ns < FAR * best_ns else WORTH * known)
@@ -142,24 +140,24 @@ class BalancedSweep:
 
         One misfit is looked at, so that it can be told.
         """
-        if not self._most_bytes or not self._fit or self.setting.pinned.places:
+        if not self._most_bytes or not self._fit or self.prepared.pinned.places:
             return True
         return self._held_bytes(family) <= self._most_bytes * places
 
     def _held_bytes(self, family: Family) -> int:
         """Return what all places of a family hold together at least, one micro-batch in flight."""
-        config, families = family.config, self.setting.families
+        config, families = family.config, self.prepared.families
         kept = families.kept_bytes(family) if config.recompute == config.offload == "none" else 0
         return families.states_bytes(family) + kept
 
     def _offered(self, cuts: FamilyPartitions, partition: Partition) -> list[Evaluated]:
-        """Simulate a cut and tell the incumbent, unless its largest place alone is too slow."""
+        """Simulate a cut and tell the pool, unless its largest place alone is too slow."""
         if not cuts.pinned.places and self._is_too_large(cuts, partition):
             self._too_slow.append(partition)
             return []
         found = list(self._simulated(cuts, partition))
-        self.incumbent.offer(found)
-        self._fit += [each.fits and self.incumbent.runs(each) for each in found]
+        self.pool.offer(found)
+        self._fit += [each.fits and self.pool.runs(each) for each in found]
         return found
 
     def _is_too_large(self, cuts: FamilyPartitions, partition: Partition) -> bool:
@@ -180,7 +178,7 @@ class BalancedSweep:
         rows: list[list[int]] = [[] for _ in range(max(partition) + 1)]
         for stage, members in zip(partition, cuts.atoms.members, strict=True):
             rows[stage] += members
-        return too_much([self.setting.families.least_work_ns(family, tuple(sorted(row))) or 0 for row in rows])
+        return too_much([self.prepared.families.least_work_ns(family, tuple(sorted(row))) or 0 for row in rows])
 
     def _simulated(self, cuts: FamilyPartitions, partition: Partition) -> Iterator[Evaluated]:
         """Yield a cut under the first and the last schedule that run on its places, if it could matter."""
@@ -210,7 +208,7 @@ class FirstLook(Subsolver):
 
     def __init__(self, state: SearchState) -> None:
         super().__init__(state)
-        self._screen = BalancedSweep(state.setting, state.incumbent, state.limits, state.writing)
+        self._screen = BalancedSweep(state.prepared, state.pool, state.limits, state.writing)
         self._families = self._in_turn()
 
     def steps(self) -> Generator[None]:
@@ -229,18 +227,18 @@ class FirstLook(Subsolver):
     def _look(self, family: Family) -> None:
         state = self.state
         state.look_at(family)
-        with state.setting.dropped.candidate():
+        with state.prepared.dropped.candidate():
             self._screen.sweep(family)
-        bound_ns = state.setting.bound_ns(family)
+        bound_ns = state.prepared.bound_ns(family)
         if bound_ns is not None:
             state.bounds.of[family] = max(bound_ns, state.bounds.of.get(family, 0))
 
     def _in_turn(self) -> Iterator[Family]:
-        setting, seen = self.state.setting, set[Family]()
-        if table := setting.table:
-            for row in table.by_estimate(setting.most_bytes):
+        prepared, seen = self.state.prepared, set[Family]()
+        if table := prepared.table:
+            for row in table.by_estimate(prepared.most_bytes):
                 family = table.family(row)
                 if family not in seen:
                     seen.add(family)
                     yield family
-        yield from (family for family in setting.families.every() if family not in seen)
+        yield from (family for family in prepared.families.every() if family not in seen)

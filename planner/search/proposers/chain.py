@@ -28,13 +28,13 @@ class Lines(Subsolver):
 
     def __init__(self, state: SearchState) -> None:
         super().__init__(state)
-        self._found = CandidatePool(state.problem, state.aim, state.incumbent.layer_alignment)
+        self._found = CandidatePool(state.problem, state.aim, state.pool.layer_alignment)
         self._cut_already: set[Family] = set()
 
     @classmethod
     def supports(cls, state: SearchState) -> bool:
         """For every planner: it is the chain planner's own."""
-        return not state.setting.pinned_partition
+        return not state.prepared.pinned_partition
 
     def steps(self) -> Generator[None]:
         """Cut one family after the other into stages in one line; the best lines may be better as graphs."""
@@ -44,13 +44,13 @@ class Lines(Subsolver):
             if family in self._cut_already or (self._found.found and not prospects.is_open(family, self._found)):
                 continue
             self._cut_already.add(family)
-            cuts = self.state.setting.cuts(family)
+            cuts = self.state.prepared.cuts(family)
             with cuts.dropped.candidate():
                 self._cut(cuts, self.state.limits)
             yield
 
     def _cut(self, cuts: FamilyPartitions, limits: Deadline) -> None:
-        lines, incumbent, problem = self._found, self.state.incumbent, self.state.problem
+        lines, pool, problem = self._found, self.state.pool, self.state.problem
         found = cut(cuts, 0, lines, limits, line=True)
         if can_anneal(cuts) and self.state.kernels.ready(0.0):
             for seed in range(problem.effort.seed, problem.effort.seed + NUM_RESTARTS):
@@ -61,7 +61,7 @@ class Lines(Subsolver):
         if found and is_near(min(found, key=lambda each: each.sort_key), lines):
             found += cut(cuts, NUM_RANDOM_ORDERS, lines, limits, line=True)
             polish(cuts, found, lines, limits)
-        incumbent.offer(lines.found.values())
+        pool.offer(lines.found.values())
         if problem.planner != "chain" and not cuts.always_line:
             for each in sorted(found, key=lambda each: each.sort_key)[:NUM_AS_GRAPHS]:
-                incumbent.offer(cuts.evaluate_under(each.candidate.partition, cuts.schedules))
+                pool.offer(cuts.evaluate_under(each.candidate.partition, cuts.schedules))

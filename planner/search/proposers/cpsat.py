@@ -57,22 +57,22 @@ class CpSatProposer(Subsolver):
 
     def solvable(self, families: Sequence[Family]) -> list[Family]:
         """Return those that the cut model knows and the effort lets it cut."""
-        problem, setting = self.state.problem, self.state.setting
+        problem, prepared = self.state.problem, self.state.prepared
         if problem.effort.deterministic_limit == 0:
             return []
         fixed = problem.space.stages
-        exact = [family for family in families if setting.is_cut_exactly(family)]
-        return [family for family in exact if fixed in (None, setting.cuts(family).num_places)]
+        exact = [family for family in families if prepared.is_cut_exactly(family)]
+        return [family for family in exact if fixed in (None, prepared.cuts(family).num_places)]
 
     def _solve_family(self, family: Family, share: float) -> None:
         """Let CP-SAT cut one family with a share of the work."""
         if self.state.prospects.is_open(family):
-            with self.state.setting.dropped.candidate():
+            with self.state.prepared.dropped.candidate():
                 self._solve(family, share)
 
     def _solve(self, family: Family, share: float) -> None:
         state, bounds = self.state, self.state.bounds
-        cuts, request = state.setting.cuts(family), self._request(family, share)
+        cuts, request = state.prepared.cuts(family), self._request(family, share)
         tried: list[Evaluated] = []
         ended = False
         for finding in state.solver.findings(request, state.limits):
@@ -81,8 +81,8 @@ class CpSatProposer(Subsolver):
                 bounds.settle(state.limits)
             elif finding["kind"] == "partition":
                 tried += self._simulated(cuts, tuple(finding["partition"]))
-                state.incumbent.offer(tried)
-                state.incumbent.say("solver")
+                state.pool.offer(tried)
+                state.pool.say("solver")
             else:
                 ended = True
                 if finding["status"] == "INFEASIBLE":
@@ -90,8 +90,8 @@ class CpSatProposer(Subsolver):
                     if not request.data.limit:  # pins alone, whatever the order
                         bounds.rise(family, NEVER)
         state.solver_lost |= not ended and not state.limits.hit
-        if tried and min(tried, key=lambda each: each.sort_key).sort_key <= state.incumbent.best.sort_key:
-            polish(cuts, tried, state.incumbent, state.limits)
+        if tried and min(tried, key=lambda each: each.sort_key).sort_key <= state.pool.best.sort_key:
+            polish(cuts, tried, state.pool, state.limits)
 
     def _simulated(self, cuts: FamilyPartitions, partition: Partition) -> list[Evaluated]:
         fits = cuts.fixed_stages in (None, max(partition) + 1)
@@ -99,8 +99,8 @@ class CpSatProposer(Subsolver):
 
     def _request(self, family: Family, share: float) -> CutRequest:
         """Return what the solver is asked for."""
-        problem, setting = self.state.problem, self.state.setting
-        cuts, effort = setting.cuts(family), problem.effort
+        problem, prepared = self.state.problem, self.state.prepared
+        cuts, effort = prepared.cuts(family), problem.effort
         binding = cuts.memory_can_bind and all(problem.memory_limits_bytes)
         data = cut_data(cuts, self.state.bounds.of[family], binding)
         known = self.state.prospects.best_by_family().get(family)

@@ -23,7 +23,7 @@ MOST_TRIED = 2000
 
 
 def enumerate_cuts(
-    setting: PreparedProblem, bounds_ns: Mapping[Family, int], prospects: FamilySelector, limits: Deadline
+    prepared: PreparedProblem, bounds_ns: Mapping[Family, int], prospects: FamilySelector, limits: Deadline
 ) -> Iterator[list[Evaluated]]:
     """Yield every cut of families that have few and may hold a better plan, those of the least bound first.
 
@@ -31,7 +31,7 @@ def enumerate_cuts(
     """
     left = MOST_TRIED
     for family in sorted(bounds_ns, key=lambda family: (family.chunks > 1, bounds_ns[family])):
-        cuts = setting.cuts(family)
+        cuts = prepared.cuts(family)
         if limits.expired or left <= 0 or not prospects.is_small(family) or (family.chunks > 1 and can_anneal(cuts)):
             continue
         every = every_partition(cuts) if prospects.is_open(family) else []
@@ -73,6 +73,6 @@ class EveryCut(Subsolver):
         if not self._done:
             self._done = True
             state = self.state
-            for each in enumerate_cuts(state.setting, state.bounds.of, state.prospects, state.limits):
-                state.incumbent.offer(each)
+            for each in enumerate_cuts(state.prepared, state.bounds.of, state.prospects, state.limits):
+                state.pool.offer(each)
                 yield

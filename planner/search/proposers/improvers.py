@@ -32,16 +32,16 @@ class OtherSchedules(Subsolver):
 
     def steps(self) -> Generator[None]:
         """Simulate one cut after the other."""
-        state, best = self.state, self.state.incumbent.best
-        for each in sorted(state.incumbent.found.values(), key=lambda each: each.sort_key)[:NUM_CAREFUL]:
+        state, best = self.state, self.state.pool.best
+        for each in sorted(state.pool.found.values(), key=lambda each: each.sort_key)[:NUM_CAREFUL]:
             family = state.prospects.family_of(each)
             if not family or each.step_time_ns > best.step_time_ns * PROMISING or each.candidate.num_stages == 1:
                 continue
-            cuts, partition = state.setting.cuts(family), each.candidate.partition
+            cuts, partition = state.prepared.cuts(family), each.candidate.partition
             for name in cuts.schedules:
                 if (partition, family, name) not in self._tried:
                     self._tried.add((partition, family, name))
-                    state.incumbent.offer(cuts.evaluate_under(partition, (name,)))
+                    state.pool.offer(cuts.evaluate_under(partition, (name,)))
                     yield
 
 
@@ -59,16 +59,16 @@ class Graphs(Subsolver):
         state = self.state
         for number in (0, NUM_RANDOM_ORDERS):
             for family in state.prospects.top():
-                cuts = state.setting.cuts(family)
+                cuts = state.prepared.cuts(family)
                 if cuts.always_line or (can_anneal(cuts) and state.kernels.ready(0.0)):
                     continue
                 best = state.prospects.best_by_family().get(family)
-                near = number == 0 or (family.chunks == 1 and best is not None and is_near(best, state.incumbent))
+                near = number == 0 or (family.chunks == 1 and best is not None and is_near(best, state.pool))
                 if near and self._cut.get(family, -1) < number and state.prospects.is_open(family):
                     self._cut[family] = number
-                    found = cut(cuts, number, state.incumbent, state.limits, line=False)
+                    found = cut(cuts, number, state.pool, state.limits, line=False)
                     if number:
-                        polish(cuts, found, state.incumbent, state.limits)
+                        polish(cuts, found, state.pool, state.limits)
                     yield
 
 
@@ -84,15 +84,17 @@ class LocalSearch(Subsolver):
     @classmethod
     def supports(cls, state: SearchState) -> bool:
         """Whether there are cuts to move; those of lines stay lines."""
-        return not state.setting.pinned_partition
+        return not state.prepared.pinned_partition
 
     def steps(self) -> Generator[None]:
         """Improve one plan after the other."""
         state = self.state
         for family, best in state.prospects.near_best():
-            open_ones = not family.split and state.prospects.is_small(family)  # those in halves where they are made
-            if open_ones and best.candidate not in self._improved and is_near(best, state.incumbent):
-                polish(state.setting.cuts(family), [best], state.incumbent, self.slice)
+            open_ones = not family.split and state.prospects.is_small(
+                family
+            )  # those with split backwards where they are made
+            if open_ones and best.candidate not in self._improved and is_near(best, state.pool):
+                polish(state.prepared.cuts(family), [best], state.pool, self.slice)
                 if not self.slice.expired:
                     self._improved.add(best.candidate)
                 yield
@@ -111,14 +113,14 @@ class RandomChanges(Subsolver):
     def steps(self) -> Generator[None]:
         """Change the best plan a number of times, and as often again where it is another."""
         state, seed = self.state, self.state.problem.effort.seed
-        best = state.incumbent.best
+        best = state.pool.best
         family = state.prospects.family_of(best)
-        if not family or can_anneal(state.setting.cuts(family)) or not state.prospects.is_small(family):
+        if not family or can_anneal(state.prepared.cuts(family)) or not state.prospects.is_small(family):
             return
         if best.candidate != self._best:
             self._num_shaken, self._best = 0, best.candidate
-        while self._num_shaken < NUM_SHAKES and state.incumbent.best is best:
+        while self._num_shaken < NUM_SHAKES and state.pool.best is best:
             self._num_shaken += 1
             effort = (1, seed + self._num_shaken)
-            perturb_best(state.setting.cuts(family), best, state.incumbent, effort, state.limits)
+            perturb_best(state.prepared.cuts(family), best, state.pool, effort, state.limits)
             yield

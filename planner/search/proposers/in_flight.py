@@ -65,13 +65,13 @@ class MicrobatchesInFlight(Subsolver):
     @classmethod
     def supports(cls, state: SearchState) -> bool:
         """Whether these numbers are open."""
-        return not state.setting.pinned.in_flight and allows_custom_in_flight(state.problem)
+        return not state.prepared.pinned.in_flight and allows_custom_in_flight(state.problem)
 
     def steps(self) -> Generator[None]:
         """Change one plan after the other, the best first."""
         state = self.state
-        whole = (each for each in state.incumbent.found.values() if each.candidate.schedule != WITHIN_LIMIT)
-        best = sorted(filter(state.incumbent.runs, whole), key=_sort_key)[:NUM_TUNED]
+        whole = (each for each in state.pool.found.values() if each.candidate.schedule != WITHIN_LIMIT)
+        best = sorted(filter(state.pool.runs, whole), key=_sort_key)[:NUM_TUNED]
         for each in best:
             if each.candidate not in self._tuned:
                 self._tune(each)
@@ -79,11 +79,11 @@ class MicrobatchesInFlight(Subsolver):
 
     def _tune(self, each: Evaluated) -> None:
         state = self.state
-        evaluator, family = state.setting.evaluator(each.candidate.microbatch_size), state.prospects.family_of(each)
+        evaluator, family = state.prepared.evaluator(each.candidate.microbatch_size), state.prospects.family_of(each)
         self._tuned.add(each.candidate)
-        with state.setting.dropped.candidate():
+        with state.prepared.dropped.candidate():
             for found in tuned(evaluator, each, state.limits):
                 if family:
-                    state.setting.family_of[found.candidate] = family
+                    state.prepared.family_of[found.candidate] = family
                 self._tuned.add(found.candidate)
-                state.incumbent.offer([found])
+                state.pool.offer([found])

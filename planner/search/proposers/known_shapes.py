@@ -57,17 +57,15 @@ class FirstPlans:
 
     Parameters
     ----------
-    setting : PreparedProblem
-    incumbent : CandidatePool
+    prepared : PreparedProblem
+    pool : CandidatePool
     writing : WriteReserve
     limits : Deadline
     """
 
-    def __init__(
-        self, setting: PreparedProblem, incumbent: CandidatePool, writing: WriteReserve, limits: Deadline
-    ) -> None:
-        self.setting, self.incumbent, self.limits, self._writing = setting, incumbent, limits, writing
-        self._limit_bytes = setting.most_bytes
+    def __init__(self, prepared: PreparedProblem, pool: CandidatePool, writing: WriteReserve, limits: Deadline) -> None:
+        self.prepared, self.pool, self.limits, self._writing = prepared, pool, limits, writing
+        self._limit_bytes = prepared.most_bytes
         self.tried: set[Family] = set()
         self.found: dict[Family, Evaluated] = {}
         """The best simulated plan of each family that was tried and fits."""
@@ -82,7 +80,7 @@ class FirstPlans:
 
         The first plan that is told is worth waiting for: what is simulated before it takes a fraction of a second.
         """
-        table = self.setting.small_table
+        table = self.prepared.small_table
         if not table:
             return
         self._held_back = []
@@ -93,11 +91,11 @@ class FirstPlans:
             self._split_backward(self._held_back)
         finally:
             held, self._held_back = self._held_back, None
-            self.incumbent.offer(sorted(held, key=self._turn))
+            self.pool.offer(sorted(held, key=self._turn))
 
     def more(self) -> None:
         """Take the best rows of the large table, and other cuts of the best."""
-        table = None if self.limits.expired and self._fits else self.setting.table
+        table = None if self.limits.expired and self._fits else self.prepared.table
         if table:
             self._try_best(table, NUM_BEST)
             self._recut(NUM_RECUT)
@@ -108,7 +106,7 @@ class FirstPlans:
 
     @property
     def _fits(self) -> bool:
-        return bool(self.found) or self.incumbent.best_fits
+        return bool(self.found) or self.pool.best_fits
 
     @property
     def _is_enough(self) -> bool:
@@ -118,7 +116,7 @@ class FirstPlans:
     @property
     def _best_ns(self) -> float:
         known = [each.step_time_ns for each in self.found.values()]
-        return min([*known, self.incumbent.best.step_time_ns if self.incumbent.best_fits else np.inf])
+        return min([*known, self.pool.best.step_time_ns if self.pool.best_fits else np.inf])
 
     def _try_shapes(self, table: FamilyTable) -> None:
         """Simulate shapes that people use until some fit; those that hold least where none does."""
@@ -151,20 +149,20 @@ class FirstPlans:
         """Simulate other cuts and schedules of the best families."""
         best = sorted(self.found.items(), key=lambda row: row[1].step_time_ns)[:number]
         for family, each in best:
-            cuts, places = self.setting.cuts(family), len(set(each.candidate.places))
+            cuts, places = self.prepared.cuts(family), len(set(each.candidate.places))
             if places == 1 or family in self._recut_already or self._is_enough:
                 continue
             self._recut_already.add(family)
             for partition in dict.fromkeys(
-                chain((each.candidate.partition,), balanced_partitions(self.setting, cuts, places))
+                chain((each.candidate.partition,), balanced_partitions(self.prepared, cuts, places))
             ):
                 if self.limits.expired and each.num_actions > FIRST_ACTIONS:
                     return
                 self._simulate(cuts, partition, tuple(dict.fromkeys((cuts.schedules[0], cuts.schedules[-1]))))
 
     def _split_backward(self, known: list[Evaluated]) -> None:
-        """Run split backwards of the short plan whose step in halves is estimated to be the shortest."""
-        if not allows_split_backward(self.setting.problem) or self.setting.pinned.in_flight:
+        """Run split backwards of the short plan whose step with split backwards is estimated to be the shortest."""
+        if not allows_split_backward(self.prepared.problem) or self.prepared.pinned.in_flight:
             return
         estimates = [
             (self._split_ns.get((family, len(set(each.candidate.places))), np.inf), family, each)
@@ -177,7 +175,7 @@ class FirstPlans:
         likely = estimate_ns if chosen.num_actions > FEW_ACTIONS else CERTAIN * estimate_ns
         if likely > GAINS * self._best_ns:
             return
-        for split, each in evaluated_split(self.setting, with_split_orders(chosen.candidate), family):
+        for split, each in evaluated_split(self.prepared, with_split_orders(chosen.candidate), family):
             known.append(each)
             if split:
                 self.tried.add(split)
@@ -197,7 +195,7 @@ class FirstPlans:
     def _best(self, table: FamilyTable) -> Iterator[int]:
         """Yield rows, the fastest first, a few alike, while their estimates may beat the best plan."""
         rows, number = table.rows, dict[tuple[int, ...], int]()
-        step_ns = table.split_ns if allows_split_backward(self.setting.problem) else table.step_ns
+        step_ns = table.split_ns if allows_split_backward(self.prepared.problem) else table.step_ns
         for row in table.by_estimate(self._limit_bytes, step_ns):
             if CERTAIN * step_ns[row] > self._best_ns:
                 return
@@ -208,7 +206,7 @@ class FirstPlans:
                 yield row
 
     def _some(self, table: FamilyTable, rows: Iterable[int], number: int) -> Iterator[int]:
-        """Yield the first rows that can be written in time; and so many that can in half of that time, and so on.
+        """Yield the first rows that can be written in time, then as many that can in half of that time, and so on.
 
         So that a longer limit, which allows longer plans, leaves out none that a shorter one takes.
         """
@@ -235,8 +233,8 @@ class FirstPlans:
         """Simulate the even cut of a row: into equally many layers where there is one and devices are alike."""
         family, places = table.family(row), int(table.rows.places[row])
         self._split_ns[family, places] = float(table.split_ns[row])
-        cuts = self.setting.cuts(family)
-        layers = None if self.setting.families.unlike else self.setting.equal_layers(places * family.chunks)
+        cuts = self.prepared.cuts(family)
+        layers = None if self.prepared.families.unlike else self.prepared.equal_layers(places * family.chunks)
         for partition in dict.fromkeys(filter(None, (layers, table.partition(row)))):
             self._simulate(cuts, partition, cuts.schedules[:1])
             known, estimate_ns = self.found.get(family), float(table.step_ns[row])
@@ -245,7 +243,7 @@ class FirstPlans:
                 self._simulate(cuts, partition, cuts.schedules[-1:])
 
     def _simulate(self, cuts: FamilyPartitions, partition: Partition, schedules: Iterable[str]) -> None:
-        """Simulate a cut that holds its micro-batches, and tell the incumbent."""
+        """Simulate a cut that holds its micro-batches, and tell the pool."""
         family, places = cuts.family, cuts.places_of(partition)
         actions = cuts.about_actions(places)
         schedules = tuple(name for name in schedules if (family, partition, name) not in self._simulated)
@@ -254,14 +252,14 @@ class FirstPlans:
         self._work += actions
         self.tried.add(family)
         self._simulated.update((family, partition, name) for name in schedules)
-        with self.setting.dropped.candidate():
+        with self.prepared.dropped.candidate():
             candidate = cuts.candidate(partition, cuts.schedules[0], line=cuts.always_line)
             priced = cuts.evaluator.pricer.price(partition, candidate.places, candidate.line)
             if self._fits and not could_hold(priced, cuts, int(min(self._limit_bytes, NEVER))):
                 return
             for each in cuts.evaluate_under(partition, schedules, line=cuts.always_line):
                 if self._held_back is None:
-                    self.incumbent.offer([each])
+                    self.pool.offer([each])
                 else:
                     self._held_back.append(each)
                 known = self.found.get(family)
@@ -277,7 +275,7 @@ class KnownShapes(Subsolver):
     def steps(self) -> Generator[None]:
         """Offer what shapes come to, then the best rows of the table."""
         state = self.state
-        plans = FirstPlans(state.setting, state.incumbent, state.writing, state.limits)
+        plans = FirstPlans(state.prepared, state.pool, state.writing, state.limits)
         for step in (plans.first, plans.more):
             step()
             for family in plans.tried:

@@ -19,7 +19,7 @@ TYPICAL_BYTES = 2**20
 """Size of the message by which the slowest pair of ranks of a border is told."""
 
 
-def light(cuts: FamilyPartitions, order: Sequence[int], balanced: Partition) -> Partition | None:
+def low_traffic_partition(cuts: FamilyPartitions, order: Sequence[int], balanced: Partition) -> Partition | None:
     """Return a cut of an order into as many stages as a balanced one has, where the messages of that one take longest.
 
     None where they do not, or no other cut has shorter ones.

@@ -23,7 +23,7 @@ NUM_EVALUATIONS = 500
 
 
 def cut(
-    cuts: FamilyPartitions, num_random: int, incumbent: CandidatePool, limits: Deadline, *, line: bool
+    cuts: FamilyPartitions, num_random: int, pool: CandidatePool, limits: Deadline, *, line: bool
 ) -> list[Evaluated]:
     """Cut orders into segments and simulate what comes out, most stages first."""
     found: list[Evaluated] = []
@@ -35,15 +35,15 @@ def cut(
             for partition in _segmented(cuts, order, line):
                 if limits.expired and found:
                     break
-                if _worth_simulating(cuts, partition, incumbent):
+                if _worth_simulating(cuts, partition, pool):
                     under = cuts.evaluate_under(partition, few, line=line)
-                    incumbent.offer(under)
+                    pool.offer(under)
                     found += under
     found.sort(key=lambda each: each.sort_key)
     best = dict.fromkeys(each.candidate.partition for each in found)
     for partition in list(best)[:NUM_TRIED_EVERYWHERE]:
         found += cuts.evaluate_under(partition, (name for name in cuts.schedules if name not in few), line=line)
-    incumbent.offer(found)
+    pool.offer(found)
     return found
 
 
@@ -60,15 +60,15 @@ def _segmented(cuts: FamilyPartitions, order: Sequence[int], line: bool) -> list
     return sorted(dict.fromkeys(allowed), key=max, reverse=True)
 
 
-def _worth_simulating(cuts: FamilyPartitions, partition: Partition, incumbent: CandidatePool) -> bool:
+def _worth_simulating(cuts: FamilyPartitions, partition: Partition, pool: CandidatePool) -> bool:
     """Whether the largest stage alone leaves room to come near the best that fits."""
-    if not incumbent.best_fits or cuts.pinned.places:
+    if not pool.best_fits or cuts.pinned.places:
         return True
     largest_ns = max(by_stage(partition, cuts.works_ns))  # without what closes the step, which is an estimate
-    return largest_ns * cuts.num_microbatches / max(cuts.speeds) <= incumbent.best.step_time_ns * NEAR
+    return largest_ns * cuts.num_microbatches / max(cuts.speeds) <= pool.best.step_time_ns * NEAR
 
 
-def polish(cuts: FamilyPartitions, candidates: Iterable[Evaluated], incumbent: CandidatePool, limits: Deadline) -> None:
+def polish(cuts: FamilyPartitions, candidates: Iterable[Evaluated], pool: CandidatePool, limits: Deadline) -> None:
     """Improve the best candidate of each schedule by local search, the most promising schedule first."""
     best: dict[str, Evaluated] = {}
     for each in sorted(candidates, key=lambda each: each.sort_key):
@@ -77,19 +77,19 @@ def polish(cuts: FamilyPartitions, candidates: Iterable[Evaluated], incumbent: C
         if limits.expired:
             return
         better = improve(cuts, each, NUM_EVALUATIONS if number < 2 else NUM_EVALUATIONS // 4, limits)
-        under_all(cuts, better, incumbent)
+        under_all(cuts, better, pool)
 
 
 def perturb_best(
-    cuts: FamilyPartitions, best: Evaluated, incumbent: CandidatePool, effort: tuple[int, int], limits: Deadline
+    cuts: FamilyPartitions, best: Evaluated, pool: CandidatePool, effort: tuple[int, int], limits: Deadline
 ) -> None:
     """Shake a candidate: `effort` is how often, and the seed."""
     num_shakes, seed = effort
     better = perturb(cuts, best, Random(seed), (num_shakes, NUM_EVALUATIONS // 2), limits)  # noqa: S311
-    under_all(cuts, better, incumbent)
+    under_all(cuts, better, pool)
 
 
-def under_all(cuts: FamilyPartitions, each: Evaluated, incumbent: CandidatePool) -> None:
+def under_all(cuts: FamilyPartitions, each: Evaluated, pool: CandidatePool) -> None:
     """Offer a candidate's partition under every schedule."""
     partition, line = each.candidate.partition, each.candidate.line
-    incumbent.offer(cuts.evaluate_under(partition, cuts.schedules, line=line))
+    pool.offer(cuts.evaluate_under(partition, cuts.schedules, line=line))

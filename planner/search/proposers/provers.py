@@ -20,7 +20,7 @@ class Bounds(Subsolver):
         state, bounds = self.state, self.state.bounds
         if not self._learnt:  # what every answer says
             self._learnt = True
-            _ = state.setting.families.number, state.setting.work_over_devices_ns
+            _ = state.prepared.families.number, state.prepared.work_over_devices_ns
             yield
         while not bounds.seen_all:
             bounds.take_unseen(self.slice)
@@ -43,7 +43,7 @@ class ExactProof(Subsolver):
     def steps(self) -> Generator[None]:
         """Prove until nothing is left, or the search is over."""
         state = self.state
-        if state.closed or state.solver_lost or not state.incumbent.found:
+        if state.closed or state.solver_lost or not state.pool.found:
             return
         proof = Exact(state.bounds)
         state.solver_lost = proof.prove(state.solver, state.limits)

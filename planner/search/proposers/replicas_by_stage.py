@@ -42,54 +42,54 @@ class ReplicasByStage(Subsolver):
     @classmethod
     def supports(cls, state: SearchState) -> bool:
         """Whether stages may have replicas of their own number."""
-        return super().supports(state) and allows_per_stage_replicas(state.problem, state.setting.pinned)
+        return super().supports(state) and allows_per_stage_replicas(state.problem, state.prepared.pinned)
 
     def steps(self) -> Generator[None]:
         """Vary one cut after the other."""
-        setting, problem = self.state.setting, self.state.problem
-        for found in _starts(setting, self.state.incumbent):
+        prepared, problem = self.state.prepared, self.state.problem
+        for found in _starts(prepared, self.state.pool):
             count = problem.global_batch // found.microbatch_size
             if found not in self._varied and 4 * count * found.num_stages <= MOST_ACTIONS:
                 self._varied.add(found)
-                with setting.dropped.candidate():
-                    self.state.incumbent.offer(_varied(setting, found))
+                with prepared.dropped.candidate():
+                    self.state.pool.offer(_varied(prepared, found))
                 yield
 
 
-def _varied(setting: PreparedProblem, found: Candidate) -> Iterator[Evaluated]:
+def _varied(prepared: PreparedProblem, found: Candidate) -> Iterator[Evaluated]:
     """Yield a cut with devices dealt out anew, in each order of unlike ones and under each schedule."""
-    problem = setting.problem
+    problem = prepared.problem
     names = REPLICA_SCHEDULES if problem.schedule == "auto" else (problem.schedule,)
-    for number, order in enumerate(setting.families.device_permutations):
-        dealt = _dealt(setting, found, number)
+    for number, order in enumerate(prepared.families.device_permutations):
+        dealt = _dealt(prepared, found, number)
         for schedule in names if dealt else ():
             places = _places(found.places, dealt or (), order)
             plain = replace(found, places=places, schedule=schedule, line=False)
-            under = setting.evaluated(plain)
+            under = prepared.evaluated(plain)
             yield from under
             if not any(each.fits for each in under):
-                yield from _saving(setting, plain)
+                yield from _saving(prepared, plain)
 
 
-def _saving(setting: PreparedProblem, found: Candidate) -> Iterator[Evaluated]:
+def _saving(prepared: PreparedProblem, found: Candidate) -> Iterator[Evaluated]:
     """Yield a candidate that is over the memory under every other way to run forwards again and to use hosts."""
-    recompute = [name for name in RECOMPUTE if setting.problem.space.allows("recompute", name)]
-    offload = {family.config.offload: None for family in setting.families.single_replicas}
+    recompute = [name for name in RECOMPUTE if prepared.problem.space.allows("recompute", name)]
+    offload = {family.config.offload: None for family in prepared.families.single_replicas}
     for again, kept in product(recompute, offload):
         places = tuple(
             replace(each, config=replace(each.config, recompute=again, offload=kept)) for each in found.places
         )
         if places != found.places:
-            yield from setting.evaluated(replace(found, places=places))
+            yield from prepared.evaluated(replace(found, places=places))
 
 
-def _starts(setting: PreparedProblem, incumbent: CandidatePool) -> list[Candidate]:
+def _starts(prepared: PreparedProblem, pool: CandidatePool) -> list[Candidate]:
     """Return the best cuts whose stages stand on single devices, one for each number of stages and size.
 
     Where there are few cuts, all of those as such a best one is configured.
     """
     best: dict[tuple[int, int], Candidate] = {}
-    for each in sorted(incumbent.found.values(), key=lambda each: each.sort_key):
+    for each in sorted(pool.found.values(), key=lambda each: each.sort_key):
         found = each.candidate
         alone = all(len(place.ranks) == 1 for place in found.places) and found.num_devices == found.num_stages
         if alone and found.num_stages > 1:
@@ -99,20 +99,20 @@ def _starts(setting: PreparedProblem, incumbent: CandidatePool) -> list[Candidat
         return []
     one, config = chosen[0], chosen[0].places[0].config
     one = replace(one, in_flight=())
-    few = filter(any, every_partition(setting.cuts(Family(config, one.microbatch_size))))
+    few = filter(any, every_partition(prepared.cuts(Family(config, one.microbatch_size))))
     return chosen + [replace(one, partition=each, places=in_loop(config, max(each) + 1, max(each) + 1)) for each in few]
 
 
-def _dealt(setting: PreparedProblem, found: Candidate, number: int) -> list[range] | None:
+def _dealt(prepared: PreparedProblem, found: Candidate, number: int) -> list[range] | None:
     """Return the positions in an order of devices that each stage gets; None if none gets several.
 
     The longest of what stages take is the least, each on devices that follow each other in the order, whose slowest one
     sets its pace; devices that serve nothing stay idle.
     """
     family = Family(replace(found.places[0].config, data=1), found.microbatch_size, device_permutation=number)
-    cuts, speeds = setting.cuts(family), np.array(setting.families.speeds(family))
+    cuts, speeds = prepared.cuts(family), np.array(prepared.families.speeds(family))
     works, closings = by_stage(found.partition, cuts.paces_ns), by_stage(found.partition, cuts.closing_ns)
-    count, size = setting.problem.global_batch // found.microbatch_size, len(speeds)
+    count, size = prepared.problem.global_batch // found.microbatch_size, len(speeds)
     replicas = np.arange(size + 1) - np.arange(size)[:, None]  # of a stage that begins at i and ends before j
     slowest = np.full(replicas.shape, np.inf)
     for first in range(size):

@@ -28,7 +28,7 @@ class OtherOptions(Subsolver):
 
     def steps(self) -> Generator[None]:
         """Offer one cut in one family after the other."""
-        prospects, incumbent = self.state.prospects, self.state.incumbent
+        prospects, pool = self.state.prospects, self.state.pool
         self._learn()
         for own, each in list(prospects.best_by_family().items())[:NUM_CUTS]:
             found = each.candidate
@@ -36,8 +36,8 @@ class OtherOptions(Subsolver):
                 key = found.partition, family
                 if family != own and key not in self._tried and found.num_stages > 1 and prospects.is_open(family):
                     self._tried.add(key)
-                    cuts = self.state.setting.cuts(family)
-                    incumbent.offer(cuts.evaluate_under(found.partition, (found.schedule,), line=found.line))
+                    cuts = self.state.prepared.cuts(family)
+                    pool.offer(cuts.evaluate_under(found.partition, (found.schedule,), line=found.line))
                     yield
 
     def _learn(self) -> None:

@@ -1,8 +1,8 @@
 """Plans whose backwards are split, made of the best plans that run them whole.
 
 What a halved step takes at least is known before its order is made: forwards lead to a stage, and it does all its
-work; W may come last. Leaves out cuts made for halves, which annealing (`planner.search.solvers.annealing`), the
-bound and local search find.
+work; W may come last. Leaves out cuts made for split backwards, which annealing (`planner.search.solvers.annealing`),
+the bound and local search find.
 """
 
 from collections.abc import Iterator
@@ -25,14 +25,14 @@ MOST_TRIED = 16
 
 
 def split_plans(
-    setting: PreparedProblem, incumbent: CandidatePool, pace: OrderPace, limits: Deadline, made: set[Candidate]
+    prepared: PreparedProblem, pool: CandidatePool, pace: OrderPace, limits: Deadline, made: set[Candidate]
 ) -> Iterator[tuple[Family | None, Evaluated]]:
-    """Yield plans in halves, each with its family, of the best whole ones first, as far as they may beat the best.
+    """Yield plans with split backwards, each with its family, of the best whole ones first, while they may be the best.
 
     Those `made` already are passed over.
     """
     whole: dict[Candidate, Evaluated] = {}
-    for each in sorted(incumbent.found.values(), key=lambda each: each.sort_key):
+    for each in sorted(pool.found.values(), key=lambda each: each.sort_key):
         known = each.candidate
         short = 0 < each.num_actions <= MOST_ACTIONS
         if short and known.schedule != WITHIN_LIMIT and not known.orders and known.num_stages > 1:
@@ -42,24 +42,24 @@ def split_plans(
             return
         if candidate in made or not pace.allows(each.num_actions, limits):
             continue
-        evaluator, family = setting.evaluator(candidate.microbatch_size), setting.family_of.get(each.candidate)
-        best = incumbent.best
-        least_ns = (setting.dropped.bound(partial(evaluator.least_ns, candidate)) or 0) if best.fits else 0
-        if not incumbent.runs(each) or (best.fits and least_ns >= best.step_time_ns):
+        evaluator, family = prepared.evaluator(candidate.microbatch_size), prepared.family_of.get(each.candidate)
+        best = pool.best
+        least_ns = (prepared.dropped.bound(partial(evaluator.least_ns, candidate)) or 0) if best.fits else 0
+        if not pool.runs(each) or (best.fits and least_ns >= best.step_time_ns):
             continue
         made.add(candidate)
         with pace.timed(each.num_actions):
-            found = list(evaluated_split(setting, candidate, family))
+            found = list(evaluated_split(prepared, candidate, family))
         yield from found
 
 
 def evaluated_split(
-    setting: PreparedProblem, candidate: Candidate, family: Family | None
+    prepared: PreparedProblem, candidate: Candidate, family: Family | None
 ) -> Iterator[tuple[Family | None, Evaluated]]:
-    """Yield the plan of a candidate in halves, with its family; nothing where it has no order."""
-    for found in setting.evaluated(candidate):
+    """Yield the plan of a candidate with split backwards, with its family; nothing where it has no order."""
+    for found in prepared.evaluated(candidate):
         if family:
-            setting.family_of[candidate] = with_split_backward(family)
+            prepared.family_of[candidate] = with_split_backward(family)
         yield with_split_backward(family) if family else None, found
 
 

@@ -22,28 +22,28 @@ MOST_DEVICES = 128
 """Devices up to which that is worth its time: the program tries every number of replicas."""
 
 
-def proposed(setting: PreparedProblem, limits: Deadline) -> Iterator[Evaluated]:
+def proposed(prepared: PreparedProblem, limits: Deadline) -> Iterator[Evaluated]:
     """Yield proposals at each micro-batch size, each with an equal part of the time."""
-    problem = setting.problem
+    problem = prepared.problem
     sizes = () if not_taken(problem) or problem.num_devices > MOST_DEVICES else problem.microbatch_sizes
     for number, size in enumerate(sizes):
         mine = Deadline(limits.remaining_s / (len(sizes) - number))
         rows: list[Evaluated] = []
-        with setting.dropped.candidate():
-            for row in proposals(graphpipe.propose_singly, View(setting, size), mine, line=False):
-                rows += (*row, *_in_families(setting, row))
+        with prepared.dropped.candidate():
+            for row in proposals(graphpipe.propose_singly, View(prepared, size), mine, line=False):
+                rows += (*row, *_in_families(prepared, row))
         yield from rows
         if limits.expired:
             return
 
 
-def _in_families(setting: PreparedProblem, row: list[Evaluated]) -> Iterator[Evaluated]:
+def _in_families(prepared: PreparedProblem, row: list[Evaluated]) -> Iterator[Evaluated]:
     """Yield proposals of stages that are alike as their family places them."""
     uniform = [each.candidate for each in row if alike(each.candidate.places)]
     for partition, config in dict.fromkeys((found.partition, found.places[0].config) for found in uniform):
         family = Family(config, uniform[0].microbatch_size)
-        if setting.families.holds(family):
-            cuts = setting.cuts(family)
+        if prepared.families.holds(family):
+            cuts = prepared.cuts(family)
             yield from cuts.evaluate_under(partition, cuts.schedules)
 
 
@@ -56,7 +56,7 @@ class Starts(Subsolver):
     @classmethod
     def supports(cls, state: SearchState) -> bool:
         """Whether stages may have replicas of their own number."""
-        open_ones = allows_per_stage_replicas(state.problem, state.setting.pinned, singly=True)
+        open_ones = allows_per_stage_replicas(state.problem, state.prepared.pinned, singly=True)
         return open_ones and super().supports(state)
 
     def steps(self) -> Generator[None]:
@@ -64,8 +64,8 @@ class Starts(Subsolver):
         if not self._done:
             self._done = True
             state = self.state
-            for each in proposed(state.setting, self.slice):
-                state.incumbent.offer([each])
+            for each in proposed(state.prepared, self.slice):
+                state.pool.offer([each])
                 if (family := state.prospects.family_of(each)) is not None:
                     state.bounds.know(family)
                 yield

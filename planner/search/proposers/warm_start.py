@@ -29,39 +29,44 @@ from planner.search.space.open_choices import (
 )
 from planner.search.state.pool import CandidatePool
 from planner.search.state.prepared import PreparedProblem
-from planner.search.state.result import CUT, NOTHING, PLAN, WarmStart
+from planner.search.state.result import CUT, NOTHING, PLAN, WarmStartOutcome
 from planner.search.subsolver import SearchState, Subsolver
 
 NUM_FAMILIES = 16
 """Families near the old plan's that are tried until its cut fits in one."""
 
 
-def warm_start(old: Plan, setting: PreparedProblem, incumbent: CandidatePool, bounds: FamilyBounds) -> WarmStart:
-    """Offer the incumbent what is possible of an old plan."""
-    partition, torn = partition_of(old, setting.atoms)
+def warm_start(old: Plan, prepared: PreparedProblem, pool: CandidatePool, bounds: FamilyBounds) -> WarmStartOutcome:
+    """Offer the pool what is possible of an old plan."""
+    partition, torn = partition_of(old, prepared.atoms)
     if partition is None:
-        return WarmStart(NOTHING, torn, None)
-    candidate = _candidate(old, setting, partition)
-    conflicts, each, in_space = list(_conflicts(old, setting)), None, True
-    if len(old.orders) <= setting.problem.num_devices and not setting.problem.global_batch % candidate.microbatch_size:
+        return WarmStartOutcome(NOTHING, torn, None)
+    candidate = _candidate(old, prepared, partition)
+    conflicts, each, in_space = list(_conflicts(old, prepared)), None, True
+    if (
+        len(old.orders) <= prepared.problem.num_devices
+        and not prepared.problem.global_batch % candidate.microbatch_size
+    ):
         try:
-            each = setting.evaluator(candidate.microbatch_size).evaluate(candidate)
+            each = prepared.evaluator(candidate.microbatch_size).evaluate(candidate)
         except PenstockError as error:
             conflicts.append(str(error))
     if each and not conflicts:
-        family = _family(setting, each.candidate)
-        in_space = family is not None or _is_varied(setting, each.candidate)
-        conflicts += islice(_refusals(setting, incumbent, each, family), 1)
+        family = _family(prepared, each.candidate)
+        in_space = family is not None or _is_varied(prepared, each.candidate)
+        conflicts += islice(_refusals(prepared, pool, each, family), 1)
         if not conflicts:
-            _offer(setting, incumbent, bounds, [each], family)
-    used = CUT if _offer_cut(old, setting, incumbent, bounds, candidate) else NOTHING
-    return WarmStart(used if conflicts else PLAN, "; ".join(conflicts), each.step_time_ns if each else None, in_space)
+            _offer(prepared, pool, bounds, [each], family)
+    used = CUT if _offer_cut(old, prepared, pool, bounds, candidate) else NOTHING
+    return WarmStartOutcome(
+        used if conflicts else PLAN, "; ".join(conflicts), each.step_time_ns if each else None, in_space
+    )
 
 
-def _candidate(old: Plan, setting: PreparedProblem, partition: Partition) -> Candidate:
+def _candidate(old: Plan, prepared: PreparedProblem, partition: Partition) -> Candidate:
     """Return the old plan as a candidate."""
-    line = passes_on(old, setting.atoms, setting.problem)
-    return candidate_of(old, setting.atoms, partition, _ranks(old, setting.problem), line=line)
+    line = passes_on(old, prepared.atoms, prepared.problem)
+    return candidate_of(old, prepared.atoms, partition, _ranks(old, prepared.problem), line=line)
 
 
 def _ranks(old: Plan, problem: Problem) -> Sequence[int]:
@@ -88,9 +93,9 @@ def _num_places(old: Plan) -> int:
     return len({stage.ranks for stage in old.stages})
 
 
-def _conflicts(old: Plan, setting: PreparedProblem) -> Iterator[str]:
+def _conflicts(old: Plan, prepared: PreparedProblem) -> Iterator[str]:
     """Yield what devices, batch and flags say otherwise: they win."""
-    problem, size, places = setting.problem, old.batch.microbatch_size, _num_places(old)
+    problem, size, places = prepared.problem, old.batch.microbatch_size, _num_places(old)
     replicas = {stage.config.data for stage in old.stages}
     if len(old.orders) > problem.num_devices:
         yield f"it needs {len(old.orders)} devices, there are {problem.num_devices}"
@@ -109,31 +114,29 @@ def _conflicts(old: Plan, setting: PreparedProblem) -> Iterator[str]:
         yield f"--schedule {problem.schedule} is fixed, and it has {old.schedule}"
     if problem.max_stages is not None and len(old.stages) > problem.max_stages:
         yield f"--max-stages {problem.max_stages} is fixed, and it has {len(old.stages)}"
-    if setting.pinned.places:
+    if prepared.pinned.places:
         yield "--pin gives stages of its own"
     if in_line(problem) and not is_line(old):
         yield "its stages form no line, and must here"
 
 
-def _family(setting: PreparedProblem, candidate: Candidate) -> Family | None:
+def _family(prepared: PreparedProblem, candidate: Candidate) -> Family | None:
     """Return the family whose cuts place such a candidate."""
     places = candidate.places
     chunks = candidate.num_stages // len({place.ranks for place in places})
     own = places[0].config, candidate.microbatch_size, chunks
-    for order in range(len(setting.families.device_permutations)) if not setting.pinned.places else ():
+    for order in range(len(prepared.families.device_permutations)) if not prepared.pinned.places else ():
         family = Family(*own, order)
-        if setting.families.holds(family) and setting.cuts(family).places(candidate.partition) == places:
-            split = candidate.schedule == WITHIN_LIMIT and allows_split_backward(setting.problem)
+        if prepared.families.holds(family) and prepared.cuts(family).places(candidate.partition) == places:
+            split = candidate.schedule == WITHIN_LIMIT and allows_split_backward(prepared.problem)
             return with_split_backward(family) if split else family
     return None
 
 
-def _refusals(
-    setting: PreparedProblem, incumbent: CandidatePool, each: Evaluated, family: Family | None
-) -> Iterator[str]:
+def _refusals(prepared: PreparedProblem, pool: CandidatePool, each: Evaluated, family: Family | None) -> Iterator[str]:
     """Yield why a candidate that no flag contradicts is none of what is searched and may be chosen."""
-    problem, found = setting.problem, each.candidate
-    schedules = setting.cuts(family).schedules if family else problem.schedules
+    problem, found = prepared.problem, each.candidate
+    schedules = prepared.cuts(family).schedules if family else problem.schedules
     if not is_looped(found.places) and allows_custom_in_flight(problem):
         schedules = (*schedules, IN_FLIGHT)
     if allows_split_backward(problem):
@@ -144,16 +147,19 @@ def _refusals(
         yield "it puts into one stage what --pin keeps apart"
     if each.excess_bytes:
         yield f"it is over the memory of a device by {each.excess_bytes / 2**20:.3f} MiB"
-    if why := incumbent.why_not_run(each):
-        yield f"{incumbent.aim} does not run {why}; --target any does with it"
-    if incumbent.writing and not incumbent.writing.fits(each.num_actions, each.copies):
+    if why := pool.why_not_run(each):
+        yield f"{pool.aim} does not run {why}; --target any does with it"
+    if pool.writing and not pool.writing.fits(each.num_actions, each.copies):
         yield f"its {each.num_actions} actions take too long to be written; allow more --time-limit"
-    evaluator, result = setting.evaluator(found.microbatch_size), SearchResult("heuristic", each.step_time_ns, None, "")
+    evaluator, result = (
+        prepared.evaluator(found.microbatch_size),
+        SearchResult("heuristic", each.step_time_ns, None, ""),
+    )
     if problem.target and refusal(problem, made := make(evaluator, found, result, "", lowered=False)):
         yield refusal(problem, made)
 
 
-def _is_varied(setting: PreparedProblem, found: Candidate) -> bool:
+def _is_varied(prepared: PreparedProblem, found: Candidate) -> bool:
     """Whether it is what replicas by stage, or another placing of its stages, may come to."""
     plain = all(
         place.microbatch_multiple == 1
@@ -161,31 +167,31 @@ def _is_varied(setting: PreparedProblem, found: Candidate) -> bool:
         and place.config.tensor == place.config.context == place.config.expert == 1
         for place in found.places
     )
-    sizes = setting.problem.microbatch_sizes_of(1)
-    alone = StageConfig() in setting.families.degrees and found.microbatch_size in sizes
+    sizes = prepared.problem.microbatch_sizes_of(1)
+    alone = StageConfig() in prepared.families.degrees and found.microbatch_size in sizes
     return (
-        plain and alone and allows_per_stage_replicas(setting.problem, setting.pinned) and not is_looped(found.places)
+        plain and alone and allows_per_stage_replicas(prepared.problem, prepared.pinned) and not is_looped(found.places)
     )
 
 
 def _offer_cut(
-    old: Plan, setting: PreparedProblem, incumbent: CandidatePool, bounds: FamilyBounds, candidate: Candidate
+    old: Plan, prepared: PreparedProblem, pool: CandidatePool, bounds: FamilyBounds, candidate: Candidate
 ) -> bool:
     """Offer the old cut in the nearest families that admit it, until one fits; return whether there was any."""
     offered = False
-    for family in _nearest(old, setting)[:NUM_FAMILIES]:
-        cuts = setting.cuts(family)
+    for family in _nearest(old, prepared)[:NUM_FAMILIES]:
+        cuts = prepared.cuts(family)
         found = cuts.evaluate_under(candidate.partition, cuts.schedules, line=candidate.line)
-        _offer(setting, incumbent, bounds, found, family)
+        _offer(prepared, pool, bounds, found, family)
         offered = offered or bool(found)
         if any(each.fits for each in found):
             break
     return offered
 
 
-def _nearest(old: Plan, setting: PreparedProblem) -> list[Family]:
+def _nearest(old: Plan, prepared: PreparedProblem) -> list[Family]:
     """Return families into whose places the old cut goes, the least different first, then those with most devices."""
-    stage, problem, num_stages = old.stages[0], setting.problem, len(old.stages)
+    stage, problem, num_stages = old.stages[0], prepared.problem, len(old.stages)
     chunks = num_stages // _num_places(old)
     names = ("tensor", "sequence", "context", "expert", "zero", "recompute", "offload")
 
@@ -197,31 +203,31 @@ def _nearest(old: Plan, setting: PreparedProblem) -> list[Family]:
     return sorted(
         (
             family
-            for family in setting.families.all
+            for family in prepared.families.all
             if num_stages % family.chunks == 0
-            and num_stages // family.chunks <= setting.families.max_pipeline_stages(family)
+            and num_stages // family.chunks <= prepared.families.max_pipeline_stages(family)
             and problem.space.stages in (None, num_stages // family.chunks)
-            and setting.pinned_partition is None
+            and prepared.pinned_partition is None
         ),
         key=differences,
     )
 
 
 def _offer(
-    setting: PreparedProblem,
-    incumbent: CandidatePool,
+    prepared: PreparedProblem,
+    pool: CandidatePool,
     bounds: FamilyBounds,
     found: Sequence[Evaluated],
     family: Family | None,
 ) -> None:
-    """Tell the incumbent, and what bounds and cuts with care know of a family."""
+    """Tell the pool, and what bounds and cuts with care know of a family."""
     if family:
         bounds.know(family)
-        setting.family_of.update((each.candidate, family) for each in found)
-    incumbent.offer(found)
+        prepared.family_of.update((each.candidate, family) for each in found)
+    pool.offer(found)
 
 
-class OldPlan(Subsolver):
+class WarmStart(Subsolver):
     """The plan that a search starts from."""
 
     name, kind = "old plan", "first"
@@ -235,5 +241,5 @@ class OldPlan(Subsolver):
         """Offer what is possible of it, once."""
         state = self.state
         if state.problem.old_plan and not state.old_plan:
-            state.old_plan = warm_start(state.problem.old_plan, state.setting, state.incumbent, state.bounds)
+            state.old_plan = warm_start(state.problem.old_plan, state.prepared, state.pool, state.bounds)
             yield

@@ -61,7 +61,7 @@ def propose(view: View, memory_bytes: float, limits: Deadline) -> Sequence[Propo
 
 def is_slice(view: View, devices: int) -> bool:
     """Whether a mesh has slices of this size: a power of two within a host, or whole hosts."""
-    host = view.setting.problem.machines.hosts[0].devices
+    host = view.prepared.problem.machines.hosts[0].devices
     small = devices <= host and devices & (devices - 1) == 0
     return devices <= view.num_devices and (small or devices % host == 0)
 

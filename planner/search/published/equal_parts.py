@@ -14,18 +14,18 @@ from planner.search.state.prepared import PreparedProblem
 Weigh = Callable[[FamilyPartitions], Sequence[int]]
 
 
-def equal_parts(setting: PreparedProblem, incumbent: CandidatePool, weigh: Weigh) -> None:
+def equal_parts(prepared: PreparedProblem, pool: CandidatePool, weigh: Weigh) -> None:
     """Cut one order so that each stage gets about the same weight, in every family of one stage a place."""
-    for family in setting.families.all:
-        cuts = setting.cuts(family)
-        order = setting.orders[0]
+    for family in prepared.families.all:
+        cuts = prepared.cuts(family)
+        order = prepared.orders[0]
         weights = weigh(cuts)
         num_stages = cuts.fixed_stages or cuts.num_stages
         stages = split_by_weight([weights[atom] for atom in order], num_stages)
         found = dict(zip(order, stages, strict=True))
         partition = tuple(found[atom] for atom in range(len(order)))
         if cuts.fixed_stages in (None, max(partition) + 1):
-            incumbent.offer(cuts.evaluate_under(partition, cuts.schedules, line=True))
+            pool.offer(cuts.evaluate_under(partition, cuts.schedules, line=True))
 
 
 def num_operators(cuts: FamilyPartitions) -> list[int]:

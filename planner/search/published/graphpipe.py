@@ -91,7 +91,7 @@ class _Tables:
 @lru_cache(maxsize=1)
 def _tables(view: View, multiples: tuple[int, ...]) -> _Tables:
     """Return the tables of a view; those of the last one are kept, for it is asked again with less memory."""
-    root = decompose(view.atoms.successors, view.setting.orders[0])
+    root = decompose(view.atoms.successors, view.prepared.orders[0])
     parts = list(root.divisible)
     pieces = Pieces(np.concatenate([_downsets(view.atoms, part) for part in parts]))
     ways = list(_ways(view, pieces, multiples))
@@ -118,13 +118,13 @@ def _downsets(atoms: Atoms, part: TreePart) -> Bools:
 
 def _ways(view: View, pieces: Pieces, multiples: tuple[int, ...]) -> Iterator[_Way]:
     """Yield the ways to run pieces, with each number of micro-batches an action that some schedule runs."""
-    problem = view.setting.problem
+    problem = view.prepared.problem
     largest = problem.profile.microbatch_sizes[-1]
     differ = any(SCHEDULES[name].placement == "graph" for name in problem.schedules)
     for multiple in multiples if differ else (1,):
         size = multiple * view.microbatch_size
         if multiple == 1 or (size <= largest and view.num_microbatches % multiple == 0):
-            yield from (_Way(each, multiple) for each in ways_of(View(view.setting, size), pieces))
+            yield from (_Way(each, multiple) for each in ways_of(View(view.prepared, size), pieces))
 
 
 def _works_ns(way: _Way) -> list[float]:

@@ -31,38 +31,38 @@ def megatron_uniform(problem: Problem, report: Report | None) -> SearchOutcome:
     NoPlanFits
         For a model without repeated layers.
     """
-    setting, limits = PreparedProblem(problem), Deadline(clock_s(problem))
-    if len(setting.layers) < 2:
+    prepared, limits = PreparedProblem(problem), Deadline(clock_s(problem))
+    if len(prepared.layers) < 2:
         raise NoPlanFits(
             f"--planner megatron-uniform divides repeated layers, and {problem.profile.graph.name} has none that its "
             "operators' modules tell; take --planner uniform"
         )
-    incumbent = CandidatePool(problem, problem.target or default_target(problem)[0], setting.layer_alignment, report)
-    for family in setting.families.all:
-        if limits.expired and incumbent.best_fits:
+    pool = CandidatePool(problem, problem.target or default_target(problem)[0], prepared.layer_alignment, report)
+    for family in prepared.families.all:
+        if limits.expired and pool.best_fits:
             break
-        cuts = setting.cuts(family)
+        cuts = prepared.cuts(family)
         for places in range(1, cuts.num_places + 1):
             stages = places * family.chunks
             if places * family.devices_per_stage != problem.num_devices or cuts.fixed_stages not in (None, stages):
                 continue
-            for partition in _partitions(setting, stages):
-                incumbent.offer(cuts.evaluate_under(partition, cuts.schedules, line=True))
-        if incumbent.found:
-            incumbent.say("grid")
-    if not incumbent.found:
+            for partition in _partitions(prepared, stages):
+                pool.offer(cuts.evaluate_under(partition, cuts.schedules, line=True))
+        if pool.found:
+            pool.say("grid")
+    if not pool.found:
         raise NoPlanFits(
             "--planner megatron-uniform finds no grid of data x tensor x context x stages that uses all "
             f"{problem.num_devices} devices, divides a batch of {problem.global_batch} and gives every stage whole "
             "layers; change one of these, or take --planner ours"
         )
     limited_by = LimitedBy.TIME_LIMIT if limits.hit else LimitedBy.EXHAUSTED
-    return SearchOutcome(setting, incumbent, None, {}, limited_by, not limits.hit)
+    return SearchOutcome(prepared, pool, None, {}, limited_by, not limits.hit)
 
 
-def _partitions(setting: PreparedProblem, num_stages: int) -> Iterator[Partition]:
+def _partitions(prepared: PreparedProblem, num_stages: int) -> Iterator[Partition]:
     """Yield the cuts into whole layers that the four ways to count give."""
     for embedding, loss in COUNTED if num_stages > 1 else COUNTED[:1]:
-        found = setting.equal_layers(num_stages, embedding, loss)
+        found = prepared.equal_layers(num_stages, embedding, loss)
         if found is not None:
             yield found

@@ -20,7 +20,7 @@ from planner.search.published.proposals import ProposedStage
 
 def propose(view: View, memory_bytes: float, limits: Deadline) -> Sequence[ProposedStage] | None:
     """Return the stages whose slowest, or whose slowest boundary, is fastest."""
-    ways = ways_of(view, Pieces.along(view.setting.orders[0]))
+    ways = ways_of(view, Pieces.along(view.prepared.orders[0]))
     return fastest_chain(view, ways, time_ns, memory_bytes, limits)
 
 

@@ -32,18 +32,18 @@ LARGE = 1 << 30
 class View:
     """A problem at one micro-batch size."""
 
-    setting: PreparedProblem
+    prepared: PreparedProblem
     microbatch_size: int
 
     @property
     def atoms(self) -> Atoms:
         """What stages are made of."""
-        return self.setting.atoms
+        return self.prepared.atoms
 
     @property
     def evaluator(self) -> Evaluator:
         """Simulates what is proposed."""
-        return self.setting.evaluator(self.microbatch_size)
+        return self.prepared.evaluator(self.microbatch_size)
 
     @property
     def num_microbatches(self) -> int:
@@ -53,13 +53,13 @@ class View:
     @property
     def num_devices(self) -> int:
         """Devices to be used at most."""
-        return self.setting.problem.num_devices
+        return self.prepared.problem.num_devices
 
     @cached_property
     def link(self) -> tuple[float, float]:
         """Latency in ns and ns a byte of the slowest link between the devices."""
-        machines, last = self.setting.problem.machines, self.num_devices - 1
-        ends = [(i, j) for i, j in self.setting.problem.pairs_alike] or [(0, last)]
+        machines, last = self.prepared.problem.machines, self.num_devices - 1
+        ends = [(i, j) for i, j in self.prepared.problem.pairs_alike] or [(0, last)]
         slow_ns = [(machines.p2p_ns(i, j, LARGE), machines.p2p_ns(i, j, 1)) for i, j in ends]
         whole, start = max(slow_ns)
         return float(start), (whole - start) / LARGE
@@ -72,7 +72,7 @@ class View:
 
     def joined(self, most: int) -> list[list[int]]:
         """Return groups of atoms in a topological order: atoms joined along an order until few enough are left."""
-        atoms, measured = self.atoms, self.setting.problem.measured(self.microbatch_size)
+        atoms, measured = self.atoms, self.prepared.problem.measured(self.microbatch_size)
         each_ns = list(
             map(sum, zip(measured.forward_ns, measured.backward_input_ns, measured.backward_weight_ns, strict=True))
         )
@@ -87,17 +87,17 @@ class View:
 
         States are sharded over several.
         """
-        space = self.setting.problem.space
+        space = self.prepared.problem.space
         least = 2 if space.zero else 1
         return [space.data] if space.data else list(range(least, min(self.num_devices, self.num_microbatches) + 1))
 
     def configs(self, *free: str) -> Iterator[StageConfig]:
         """Yield configurations of one replica: what is named free and not fixed varies, the rest is as usual."""
         found: dict[StageConfig, None] = {}
-        for family in self.setting.families.all:
+        for family in self.prepared.families.all:
             usual = replace(family.config, data=1, zero=0)
             plain = {"tensor": 1, "sequence": 1, "context": 1, "expert": 1, "recompute": "none", "offload": "none"}
-            space = self.setting.problem.space
+            space = self.prepared.problem.space
             closed = {n: v for n, v in plain.items() if n not in free and getattr(space, n, None) is None}
             if all(getattr(usual, name) == value for name, value in closed.items()):
                 found[usual] = None
@@ -137,7 +137,7 @@ class Holdings:
 
     @property
     def _cuts(self) -> FamilyPartitions:
-        return self.view.setting.cuts(Family(ALONE, self.view.microbatch_size))
+        return self.view.prepared.cuts(Family(ALONE, self.view.microbatch_size))
 
     def _sum(self, *, in_flight: bool) -> Floats:
         found, unit = np.zeros((len(self.pieces), len(self.pieces))), unit_bytes(self._cuts)
@@ -182,7 +182,7 @@ class Ways:
         return self.config.tensor * self.config.context
 
     def _cuts(self, replicas: int) -> FamilyPartitions:
-        return self.view.setting.cuts(Family(self.on(replicas), self.view.microbatch_size))
+        return self.view.prepared.cuts(Family(self.on(replicas), self.view.microbatch_size))
 
     @cached_property
     def works_ns(self) -> tuple[float, ...]:
@@ -196,7 +196,7 @@ class Ways:
     @property
     def _forward_share(self) -> list[float]:
         """Part of each atom's work that its forward is, as profiled."""
-        measured = self.view.setting.problem.measured(self.view.microbatch_size)
+        measured = self.view.prepared.problem.measured(self.view.microbatch_size)
         rows = zip(measured.forward_ns, measured.backward_input_ns, measured.backward_weight_ns, strict=True)
         times = [(there, there + back + weights) for there, back, weights in rows]
         sums = [tuple(map(sum, zip(*(times[i] for i in row), strict=True))) for row in self.view.atoms.members]
@@ -243,7 +243,7 @@ class Ways:
         config = self.on(replicas)
         if config.zero < 2:
             return 0
-        model = self.view.setting.families.models(self.view.microbatch_size)[0]
+        model = self.view.prepared.families.models(self.view.microbatch_size)[0]
         operators = range(len(self.view.atoms.graph.operators))
         ranks = tuple(range(replicas * self.devices))
         costs = [model.stage(operators, each, ranks) for each in (config, replace(config, zero=0))]
@@ -254,7 +254,7 @@ class Ways:
 
     def static_bytes(self, replicas: int) -> Floats:
         """Return what each piece holds on one rank whatever is in flight: states, and what it works on again."""
-        families, size = self.view.setting.families, self.view.microbatch_size
+        families, size = self.view.prepared.families, self.view.microbatch_size
         part = families.states_bytes(Family(self.on(replicas), size)) / max(
             1, families.states_bytes(Family(ALONE, size))
         )
@@ -281,13 +281,13 @@ def ways_of(view: View, pieces: Pieces, *free: str) -> list[Ways]:
     UsageError
         When there is none.
     """
-    families, fixed = view.setting.families, view.setting.problem.space.zero
+    families, fixed = view.prepared.families, view.prepared.problem.space.zero
     zeros = sorted({family.config.zero for family in families.all}) if "zero" in free else [fixed or 0]
-    remade = (view.setting.problem.space.recompute,) if view.setting.problem.space.recompute else ("none", "full")
+    remade = (view.prepared.problem.space.recompute,) if view.prepared.problem.space.recompute else ("none", "full")
     configs = [config for config in view.configs(*free) if config.recompute in remade]
     configs = [each for each in configs if families.least_work_ns(Family(each, view.microbatch_size)) is not None]
     if not configs:
-        fixed_text = ", ".join(f"{name} {value}" for name, value in view.setting.problem.space.to_json().items())
+        fixed_text = ", ".join(f"{name} {value}" for name, value in view.prepared.problem.space.to_json().items())
         why = str(families.dropped.refused or families.not_run) or "it knows replicas and tensor parallelism alone"
         raise UsageError(f"no stage of {view.atoms.graph.name} can be run with {fixed_text or 'what is open'}: {why}")
     holdings = Holdings(view, pieces)

@@ -51,8 +51,8 @@ def not_taken(problem: Problem) -> list[str]:
 
 def proposals(propose: Propose, view: View, limits: Deadline, *, line: bool) -> Iterator[list[Evaluated]]:
     """Yield what a proposal simulates to, placed in each way; where it is over the limit, what is proposed then."""
-    most = min(filter(None, view.setting.problem.memory_limits_bytes), default=0)
-    memory = float(most) if all(view.setting.problem.memory_limits_bytes) else float("inf")
+    most = min(filter(None, view.prepared.problem.memory_limits_bytes), default=0)
+    memory = float(most) if all(view.prepared.problem.memory_limits_bytes) else float("inf")
     for _ in range(NUM_TRIES):
         stages = propose(view, memory, limits)
         found = _evaluated(view, stages, line=line) if stages else []
@@ -67,9 +67,9 @@ def proposals(propose: Propose, view: View, limits: Deadline, *, line: bool) -> 
 
 def _evaluated(view: View, stages: Sequence[ProposedStage], *, line: bool) -> list[Evaluated]:
     """Simulate a proposal under the schedules that are open, placed in each way."""
-    problem, partition, found = view.setting.problem, partition_of(view, stages), []
+    problem, partition, found = view.prepared.problem, partition_of(view, stages), []
     for places, schedule in product(placings(view, stages), problem.schedules):
-        found += view.setting.evaluated(Candidate(partition, places, view.microbatch_size, schedule, line))
+        found += view.prepared.evaluated(Candidate(partition, places, view.microbatch_size, schedule, line))
     return found
 
 
@@ -97,7 +97,7 @@ def placings(view: View, stages: Sequence[ProposedStage]) -> list[tuple[StagePla
 
     A host is a group of the innermost link. Rivals say nothing of this, and a sum of gradients over hosts is dear.
     """
-    size = view.setting.problem.machines.groups[0].group or view.num_devices
+    size = view.prepared.problem.machines.groups[0].group or view.num_devices
     starts = _within_groups(list(map(_num_ranks, stages)), size, view.num_devices)
     ways = dict.fromkeys([places_of(stages), places_of(stages, starts)])
     return [places for places in ways if _has_no_gap(places)]

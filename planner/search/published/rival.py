@@ -48,20 +48,20 @@ def search(rival: Rival, problem: Problem, report: Report | None) -> SearchOutco
         When it proposes nothing; within the time limit.
     """
     _check(rival, problem)
-    setting, limits = PreparedProblem(problem), Deadline(clock_s(problem))
-    incumbent = CandidatePool(problem, problem.target or default_target(problem)[0], setting.layer_alignment, report)
+    prepared, limits = PreparedProblem(problem), Deadline(clock_s(problem))
+    pool = CandidatePool(problem, problem.target or default_target(problem)[0], prepared.layer_alignment, report)
     sizes = problem.microbatch_sizes_of(problem.space.data or 1)
     for number, size in enumerate(sizes):
         if number and limits.expired:
             break
         mine = Deadline(limits.remaining_s / (len(sizes) - number))
-        for each in proposals(rival.propose, View(setting, size), mine, line=rival.line):
-            incumbent.offer(each)
-            incumbent.say(f"{rival.name}, micro-batch size {size}")
-    if not incumbent.found:
-        raise (LimitReached if limits.hit else NoPlanFits)(_nothing(rival, setting, limits))
+        for each in proposals(rival.propose, View(prepared, size), mine, line=rival.line):
+            pool.offer(each)
+            pool.say(f"{rival.name}, micro-batch size {size}")
+    if not pool.found:
+        raise (LimitReached if limits.hit else NoPlanFits)(_nothing(rival, prepared, limits))
     limited_by = LimitedBy.TIME_LIMIT if limits.hit else LimitedBy.EXHAUSTED
-    return SearchOutcome(setting, incumbent, None, {}, limited_by, not limits.hit)
+    return SearchOutcome(prepared, pool, None, {}, limited_by, not limits.hit)
 
 
 def _check(rival: Rival, problem: Problem) -> None:
@@ -74,11 +74,11 @@ def _check(rival: Rival, problem: Problem) -> None:
         )
 
 
-def _nothing(rival: Rival, setting: PreparedProblem, limits: Deadline) -> str:
+def _nothing(rival: Rival, prepared: PreparedProblem, limits: Deadline) -> str:
     ended = "had not ended after its part of the time limit" if limits.hit else "proposes no stages"
     why = rival.limit or "by its own estimate none fits into memory, or the batch has too few micro-batches"
     return (
-        f"--planner {rival.name} {ended} for {setting.problem.profile.graph.name} on "
-        f"{setting.problem.num_devices} devices: {why}; allow more time (--time-limit), memory or devices, or take "
+        f"--planner {rival.name} {ended} for {prepared.problem.profile.graph.name} on "
+        f"{prepared.problem.num_devices} devices: {why}; allow more time (--time-limit), memory or devices, or take "
         "--planner ours"
     )

@@ -42,7 +42,7 @@ class EvenCuts:
     is_whole: NDArray[np.bool_]
 
     @property
-    def light(self) -> "EvenCuts":
+    def low_traffic(self) -> "EvenCuts":
         """The same families cut where little crosses the line."""
         half = len(self.begins) // 2
         return replace(self, of=self.of + half, of_places=self.of_places + half)

@@ -29,7 +29,7 @@ EAGER = frozenset({"eager-1f1b", "graph-eager-1f1b"})
 
 
 class TableSetting(Protocol):
-    """What a table takes of a search's setting (`planner.search.state.prepared.Setting`)."""
+    """What a table takes of a prepared problem (`planner.search.state.prepared.PreparedProblem`)."""
 
     problem: Problem
 
@@ -51,15 +51,15 @@ class FamilyTable:
 
     Parameters
     ----------
-    setting : TableSetting
+    prepared : TableSetting
     prices : DivisionPrices
         Shared by the tables of one search.
     configs : iterable of StageConfig
         Degrees alone; `FamilySpace.degrees` has all of them.
     """
 
-    def __init__(self, setting: TableSetting, prices: DivisionPrices, configs: Iterable[StageConfig]) -> None:
-        self.setting, self._prices = setting, prices
+    def __init__(self, prepared: TableSetting, prices: DivisionPrices, configs: Iterable[StageConfig]) -> None:
+        self.prepared, self._prices = prepared, prices
         self._divisions: dict[tuple[OperatorDegrees, int], int] = {}
         self.rows = self._made(configs)
         if len(self.rows):
@@ -69,7 +69,7 @@ class FamilyTable:
         return len(self.rows)
 
     def _made(self, configs: Iterable[StageConfig]) -> FamilyRows:
-        problem, families = self.setting.problem, self.setting.families
+        problem, families = self.prepared.problem, self.prepared.families
         found = []
         for config in configs:
             division = OperatorDegrees(config.tensor, config.sequence, config.context, config.expert)
@@ -91,9 +91,9 @@ class FamilyTable:
 
     def _numbers_of_places(self, config: StageConfig) -> list[int]:
         """Return the most places, and fewer that use more than half of the devices: divisors and powers of two."""
-        problem, size = self.setting.problem, config.data * config.tensor * config.context
-        most = self.setting.families.max_pipeline_stages(Family(config, 1))
-        most = min(most, len(self.setting.atoms))
+        problem, size = self.prepared.problem, config.data * config.tensor * config.context
+        most = self.prepared.families.max_pipeline_stages(Family(config, 1))
+        most = min(most, len(self.prepared.atoms))
         if problem.space.stages:
             return [problem.space.stages] if problem.space.stages <= most else []
         known = {most, *(places for places in (1 << i for i in range(most.bit_length())) if places <= most)}
@@ -101,7 +101,7 @@ class FamilyTable:
 
     def _choices(self) -> list[tuple[int, int, int]]:
         """Return ZeRO, recompute and offload, as they go together."""
-        families = self.setting.families
+        families = self.prepared.families
         found = []
         for config in families.choices:
             way = RECOMPUTE.index(config.recompute)
@@ -124,7 +124,7 @@ class FamilyTable:
         return self._prices.along(list(self._divisions))
 
     def _estimate(self) -> None:
-        problem = self.setting.problem
+        problem = self.prepared.problem
         model = problem.stage_model(self._prices.device, self._prices.smallest)
         self.cuts = self._cut()
         replicas = ReplicaPrices(problem, model, self.rows)
@@ -133,9 +133,9 @@ class FamilyTable:
         def of(cuts: EvenCuts) -> Estimates:
             return Estimates(self.rows, self.line, cuts, replicas, whole_stages=whole_stages, eager=eager)
 
-        known, light = of(self.cuts), of(self.cuts.light)
-        faster = self.cuts.is_whole[self.cuts.light.of] & (light.step_ns < known.step_ns)
-        self.cuts = self.cuts.where(faster, self.cuts.light)
+        known, light = of(self.cuts), of(self.cuts.low_traffic)
+        faster = self.cuts.is_whole[self.cuts.low_traffic.of] & (light.step_ns < known.step_ns)
+        self.cuts = self.cuts.where(faster, self.cuts.low_traffic)
         self.step_ns = np.where(faster, light.step_ns, known.step_ns)
         self.split_ns = np.where(faster, light.split_ns, known.split_ns)
         self.memory_bytes = of(self.cuts).memory_bytes
@@ -148,7 +148,7 @@ class FamilyTable:
         rows, line = self.rows, self.line
         same: dict[object, int] = {}
         alike = [same.setdefault((d.tensor, d.sequence, d.expert), i) for i, (d, _) in enumerate(self._divisions)]
-        spread, unlike = np.array(alike)[rows.division], self.setting.families.unlike
+        spread, unlike = np.array(alike)[rows.division], self.prepared.families.unlike
         one = np.ones_like(rows.places)
         places, ranks = (rows.places, rows.ranks) if unlike else (one, one)
         permutation = rows.device_permutation * unlike
@@ -165,7 +165,7 @@ class FamilyTable:
 
     def _speeds(self, keys: Ints) -> Floats:
         """Return the speed of each stage's place: that of its slowest rank."""
-        families, found = self.setting.families, np.ones((len(keys), int(keys[:, 1].max())))
+        families, found = self.prepared.families, np.ones((len(keys), int(keys[:, 1].max())))
         one = (Family(StageConfig(), self._prices.smallest, 1, i) for i in range(len(families.device_permutations)))
         speeds = list(map(families.speeds, one))
         for i, (_, number, places, ranks, permutation) in enumerate(keys.tolist()):
@@ -195,7 +195,7 @@ class FamilyTable:
         if not self.cuts.is_whole[self.cuts.of[row]]:
             return None
         begins = self.cuts.begins[self.cuts.of[row], : number + 1]
-        order = self.setting.orders[0]
+        order = self.prepared.orders[0]
         stages = np.empty(len(order), dtype=np.int64)
         stages[np.array(order)] = np.repeat(np.arange(number), np.diff(begins))
         return tuple(stages.tolist())

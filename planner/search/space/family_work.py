@@ -1,6 +1,6 @@
 """What families take at least, of work, memory and steps, without a search.
 
-Leaves out which families there are (`family.py`), and bounds that need the graph (`setting.py`, `line_bounds.py`).
+Leaves out which families there are (`family.py`), and bounds that need the graph (`prepared.py`, `line_bounds.py`).
 """
 
 from collections.abc import Sequence

@@ -29,14 +29,14 @@ class FamilySelector:
 
     Parameters
     ----------
-    setting : PreparedProblem
-    incumbent : CandidatePool
+    prepared : PreparedProblem
+    pool : CandidatePool
     bounds_ns : mapping of Family to int
         As known now; the search raises them.
     """
 
-    def __init__(self, setting: PreparedProblem, incumbent: CandidatePool, bounds_ns: Mapping[Family, int]) -> None:
-        self._setting, self._incumbent, self._bounds_ns = setting, incumbent, bounds_ns
+    def __init__(self, prepared: PreparedProblem, pool: CandidatePool, bounds_ns: Mapping[Family, int]) -> None:
+        self._setting, self._incumbent, self._bounds_ns = prepared, pool, bounds_ns
 
     def top(self) -> list[Family]:
         """Return the open families whose first look came near the best, and a few more, the best first.
@@ -97,8 +97,8 @@ class FamilySelector:
         return self._incumbent.runs_config(family.config, pipelined=self._setting.cuts(family).num_stages > 1)
 
 
-def is_near(each: Evaluated, incumbent: CandidatePool) -> bool:
+def is_near(each: Evaluated, pool: CandidatePool) -> bool:
     """Whether a candidate is near the best, or nothing fits yet."""
-    if not incumbent.best_fits:
+    if not pool.best_fits:
         return True
-    return each.fits and each.step_time_ns <= incumbent.best.step_time_ns * PROMISING
+    return each.fits and each.step_time_ns <= pool.best.step_time_ns * PROMISING

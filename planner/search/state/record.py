@@ -18,7 +18,7 @@ from typing import Literal
 Kind = Literal["first", "improve", "prove"]
 UNNAMED = "search"
 """The subsolver that is credited where none says that it is at work."""
-HOLDS_LEAST = "holds least"
+LOWEST_MEMORY = "lowest memory"
 """The subsolver that looks for the least memory, after everything else was found not to fit."""
 READ_AGAIN_S = 0.05
 """CPU seconds of this process after which those of its running processes are read again."""
@@ -136,7 +136,7 @@ class SearchRecord:
     @property
     def only_fits(self) -> bool:
         """Whether the best plan was found by holding least, or is an improvement of that."""
-        return self._shape == HOLDS_LEAST
+        return self._shape == LOWEST_MEMORY
 
     @property
     def wall_s(self) -> float:

@@ -14,7 +14,7 @@ PLAN, CUT, NOTHING = "plan", "cut", "nothing"
 
 
 @dataclass(frozen=True, slots=True)
-class WarmStart:
+class WarmStartOutcome:
     """What became of an old plan.
 
     Attributes
@@ -50,8 +50,8 @@ class SearchOutcome:
 
     Attributes
     ----------
-    setting : PreparedProblem
-    incumbent : CandidatePool
+    prepared : PreparedProblem
+    pool : CandidatePool
     lower_bound_ns : int or None
     baselines : dict of str to int
     limited_by : LimitedBy
@@ -64,7 +64,7 @@ class SearchOutcome:
         The bound of plans with several stages a rank, where `lower_bound_ns` leaves these out.
     split_bound_ns : int, optional
         That of plans whose backwards are split, where it leaves these out.
-    old_plan : WarmStart, optional
+    old_plan : WarmStartOutcome, optional
         What became of the plan that the search was to start from.
     num_seen : int
         Families that were looked at.
@@ -72,8 +72,8 @@ class SearchOutcome:
         What `lower_bound_ns` ranges over where that is not the whole space, family by family.
     """
 
-    setting: PreparedProblem
-    incumbent: CandidatePool
+    prepared: PreparedProblem
+    pool: CandidatePool
     lower_bound_ns: int | None
     baselines: dict[str, int]
     limited_by: LimitedBy
@@ -81,6 +81,6 @@ class SearchOutcome:
     estimate: tuple[int, int] | None = None
     looped_bound_ns: int | None = None
     split_bound_ns: int | None = None
-    old_plan: WarmStart | None = None
+    old_plan: WarmStartOutcome | None = None
     num_seen: int = 0
     bound_scope: str = ""

@@ -66,23 +66,23 @@ def partitions(cuts: FamilyPartitions) -> list[Partition]:
     return sorted({partition for partition in found if partition is not None})
 
 
-def every_plan(setting: PreparedProblem) -> Iterator[Evaluated]:
+def every_plan(prepared: PreparedProblem) -> Iterator[Evaluated]:
     """Every cut of every family under each of its schedules, as a graph and as a line; then replicas by stage."""
-    for family in setting.families.all:
-        cuts = setting.cuts(family)
+    for family in prepared.families.all:
+        cuts = prepared.cuts(family)
         for partition in partitions(cuts):
             places, left = divmod(max(partition) + 1, family.chunks)
             if not left and places > (family.chunks > 1):  # a loop of one place serves nothing
                 for line in (False, True):
                     yield from cuts.evaluate_under(partition, cuts.schedules, line=line)
     singles = (
-        setting.families.single_replicas
-        if allows_per_stage_replicas(setting.problem, setting.pinned) and setting.problem.space.chunks in (None, 1)
+        prepared.families.single_replicas
+        if allows_per_stage_replicas(prepared.problem, prepared.pinned) and prepared.problem.space.chunks in (None, 1)
         else ()
     )
     for family in singles:
-        for partition in partitions(setting.cuts(family)):
-            yield from by_stage(setting.cuts(family), partition)
+        for partition in partitions(prepared.cuts(family)):
+            yield from by_stage(prepared.cuts(family), partition)
 
 
 def by_stage(cuts: FamilyPartitions, partition: Partition, names: tuple[str, ...] = BY_STAGE) -> Iterator[Evaluated]:
@@ -117,30 +117,30 @@ def problem_of(seed: int) -> Problem:
 def bound_failures(seed: int, effort: Effort = QUICK) -> list[str]:
     """Bounds above a plan that fits, and false proofs that none does, at the least limit and one in the middle."""
     problem = problem_of(seed)
-    setting = PreparedProblem(problem)
-    plans = list(every_plan(setting))
+    prepared = PreparedProblem(problem)
+    plans = list(every_plan(prepared))
     peaks = sorted({each.excess_bytes + 1 for each in plans})
     failures = []
     for limit in {peaks[0], peaks[len(peaks) // 2]} if peaks else ():
         limited = replace(problem, memory_limit_bytes=limit)
         fitting = [each for each in plans if each.excess_bytes + 1 <= limit]
-        found = [*_of_families(limited, setting, fitting), *_of_search(replace(limited, effort=effort), fitting)]
+        found = [*_of_families(limited, prepared, fitting), *_of_search(replace(limited, effort=effort), fitting)]
         failures += [f"{seed}, {limit} bytes: {line}" for line in found]
     return failures
 
 
 def _of_families(limited: Problem, known: PreparedProblem, fitting: list[Evaluated]) -> Iterator[str]:
-    setting = PreparedProblem(limited)
-    for family in setting.families.all:
+    prepared = PreparedProblem(limited)
+    for family in prepared.families.all:
         own = [each for each in fitting if known.family_of.get(each.candidate) == family]
-        for places in range(1, setting.families.max_pipeline_stages(family) + 1):
+        for places in range(1, prepared.families.max_pipeline_stages(family) + 1):
             steps = [e.step_time_ns for e in own if e.candidate.num_stages == places * family.chunks]
-            if steps and setting.closed_form_ns(family, places) > min(steps):
-                yield f"{family} on {places} places: {setting.closed_form_ns(family, places)} above {min(steps)}"
-        if own and in_line_ns(setting, family) > min(each.step_time_ns for each in own):
-            yield f"{family}: in a line {in_line_ns(setting, family)}"
-        if setting.is_cut_exactly(family):
-            cuts = setting.cuts(family)
+            if steps and prepared.closed_form_ns(family, places) > min(steps):
+                yield f"{family} on {places} places: {prepared.closed_form_ns(family, places)} above {min(steps)}"
+        if own and in_line_ns(prepared, family) > min(each.step_time_ns for each in own):
+            yield f"{family}: in a line {in_line_ns(prepared, family)}"
+        if prepared.is_cut_exactly(family):
+            cuts = prepared.cuts(family)
             found = solve(cut_data(cuts, 0, cuts.memory_can_bind))
             if own and found[-1]["status"] == "INFEASIBLE":
                 yield f"{family}: called infeasible"
@@ -148,9 +148,9 @@ def _of_families(limited: Problem, known: PreparedProblem, fitting: list[Evaluat
             best = min((each.step_time_ns for each in own), default=None)
             if best is not None and units and max(units) * cut_data(cuts, 0, binding=False).unit_ns > best:
                 yield f"{family}: proved {max(units)} above {best}"
-    for family in setting.families.single_replicas:
+    for family in prepared.families.single_replicas:
         varied = [each for each in fitting if known.family_of.get(each.candidate) is None and _varies(each, family)]
-        proved_ns = by_replicas(setting, family)
+        proved_ns = by_replicas(prepared, family)
         if varied and proved_ns > min(each.step_time_ns for each in varied):
             yield f"{family}: by replicas {proved_ns}"
 
@@ -162,7 +162,7 @@ def _varies(each: Evaluated, family: Family) -> bool:
 
 
 def halves_failures(seed: int) -> list[str]:
-    """Bounds of halved backwards above a plan in halves that fits, at the least limit of any plan and twice that."""
+    """Bounds of split backwards above such a plan that fits, at the least limit of any plan and twice that."""
     rng, problem = Random(seed), replace(problem_of(seed), schedule="graph-zb", target="any")
     if seed % 2:  # a line, of which more is known
         size = rng.randint(4, 6)
@@ -175,58 +175,58 @@ def halves_failures(seed: int) -> list[str]:
     least = min((each.excess_bytes + 1 for each in _halved_plans(PreparedProblem(problem))), default=0)
     failures = []
     for limit in (least, 3 * least // 2, 2 * least):
-        setting = PreparedProblem(replace(problem, memory_limit_bytes=max(1, limit)))
-        for each in _halved_plans(setting):
-            family = setting.family_of.get(each.candidate)
+        prepared = PreparedProblem(replace(problem, memory_limit_bytes=max(1, limit)))
+        for each in _halved_plans(prepared):
+            family = prepared.family_of.get(each.candidate)
             proved_ns = 0
             if each.fits and family:
-                proved_ns = max(in_line_ns(setting, family), setting.held_ns(family))
+                proved_ns = max(in_line_ns(prepared, family), prepared.held_ns(family))
             elif each.fits:
                 one = Family(replace(each.candidate.places[0].config, data=1), each.candidate.microbatch_size)
-                proved_ns = by_replicas(setting, with_split_backward(one))
+                proved_ns = by_replicas(prepared, with_split_backward(one))
             if proved_ns > each.step_time_ns:
                 failures.append(f"{seed}, {limit} bytes: {proved_ns} above {each}")
     return failures
 
 
-def by_replicas(setting: PreparedProblem, family: Family) -> int:
+def by_replicas(prepared: PreparedProblem, family: Family) -> int:
     """The highest bound of stages with replicas of their own number; that by filling is of whole backwards."""
-    whole = 0 if setting.cuts(family).splits_backward else by_replicas_ns(setting, family)
-    held_ns, even_ns = held_by_replicas_ns(setting, family), setting.even_by_replicas_ns(family) or 0
-    return max(whole, held_ns, even_ns, in_lattice(setting, family))
+    whole = 0 if prepared.cuts(family).splits_backward else by_replicas_ns(prepared, family)
+    held_ns, even_ns = held_by_replicas_ns(prepared, family), prepared.even_by_replicas_ns(family) or 0
+    return max(whole, held_ns, even_ns, in_lattice(prepared, family))
 
 
-def in_lattice(setting: PreparedProblem, family: Family) -> int:
+def in_lattice(prepared: PreparedProblem, family: Family) -> int:
     """What the lattice proves of stages with replicas of their own number, below a step that any plan keeps to."""
-    if not setting.is_bounded_exactly(family):
+    if not prepared.is_bounded_exactly(family):
         return 0
-    cuts = setting.cuts(family)
-    asked = cut_data(cuts, 0, binding=False), setting.problem.num_devices, added_units(cuts)
+    cuts = prepared.cuts(family)
+    asked = cut_data(cuts, 0, binding=False), prepared.problem.num_devices, added_units(cuts)
     bound = ReplicasBound(*asked, sharded=family.config.zero > 0)
     return max((each.bound_ns for each in bound.rise(10**9)), default=0)
 
 
-def _halved_plans(setting: PreparedProblem) -> Iterator[Evaluated]:
-    """Every cut of every family of one stage a place, and of replicas by stage, in halves."""
-    for family in setting.families.all:
+def _halved_plans(prepared: PreparedProblem) -> Iterator[Evaluated]:
+    """Every cut of every family of one stage a place, and of replicas by stage, with split backwards."""
+    for family in prepared.families.all:
         if family.chunks == 1:
-            for partition in partitions(setting.cuts(family)):
-                yield from setting.cuts(family).evaluate_under(partition, ("graph-zb",))
+            for partition in partitions(prepared.cuts(family)):
+                yield from prepared.cuts(family).evaluate_under(partition, ("graph-zb",))
     for family in (
-        setting.families.single_replicas if allows_per_stage_replicas(setting.problem, setting.pinned) else ()
+        prepared.families.single_replicas if allows_per_stage_replicas(prepared.problem, prepared.pinned) else ()
     ):
-        for partition in partitions(setting.cuts(family)):
-            yield from by_stage(setting.cuts(family), partition, ("graph-zb",))
+        for partition in partitions(prepared.cuts(family)):
+            yield from by_stage(prepared.cuts(family), partition, ("graph-zb",))
 
 
 def _of_search(limited: Problem, fitting: list[Evaluated]) -> Iterator[str]:
     outcome = PortfolioSearch(limited, None).run()
-    best = min((each for each in fitting if outcome.incumbent.runs(each)), key=lambda each: each.sort_key, default=None)
+    best = min((each for each in fitting if outcome.pool.runs(each)), key=lambda each: each.sort_key, default=None)
     if fitting and outcome.impossible:
         yield f"called impossible, and {fitting[0].candidate} fits"
     if best and outcome.lower_bound_ns is not None and outcome.lower_bound_ns > best.step_time_ns:
         yield f"bound {outcome.lower_bound_ns} above {best.step_time_ns}: {best.candidate}"
-    if best and not outcome.incumbent.best_fits:
+    if best and not outcome.pool.best_fits:
         yield f"nothing found that fits, and {best.candidate} does"
 
 
@@ -248,9 +248,9 @@ def test_a_search_with_its_solver_proves_nothing_false_where_storages_are_shared
 def test_without_a_memory_limit_replicas_by_stage_are_bounded_by_their_work_alone() -> None:
     """Stages with replicas fill otherwise than a line of single devices: 90 / (1 - (15 / 16)^3) would be too much."""
     profile = profile_of([1000] * 30, [(i, i + 1) for i in range(29)], latency_ns=0, tensor_bytes=0, parameter_bytes=4)
-    setting = PreparedProblem(Problem(profile, None, 3, 16, 1, optimizer="none", target="any"))
-    (family,) = setting.families.single_replicas
-    assert held_by_replicas_ns(setting, family) == setting.even_by_replicas_ns(family) == 16 * 90_000 // 3
+    prepared = PreparedProblem(Problem(profile, None, 3, 16, 1, optimizer="none", target="any"))
+    (family,) = prepared.families.single_replicas
+    assert held_by_replicas_ns(prepared, family) == prepared.even_by_replicas_ns(family) == 16 * 90_000 // 3
 
 
 def of_two_stages_on_three_devices(space: Space) -> SearchOutcome:
@@ -261,7 +261,7 @@ def of_two_stages_on_three_devices(space: Space) -> SearchOutcome:
 
 def test_replicas_by_stage_are_bounded_by_all_devices_however_few_stages_are_allowed() -> None:
     outcome = of_two_stages_on_three_devices(Space(chunks=1))
-    best = outcome.incumbent.best
+    best = outcome.pool.best
     assert [place.config.data for place in best.candidate.places] == [2, 1]
     assert outcome.lower_bound_ns == 8 * 900_000 // 3 <= best.step_time_ns < 8 * 900_000 // 2
 

@@ -49,8 +49,8 @@ def answer(problem: Problem) -> Plan:
 
 def test_hosts_with_memory_offer_no_parameters_to_stages_that_cannot_gather_them() -> None:
     problem = Problem(chain(6), with_host_memory(3, 2**30), 3, 4, 1, target="any", effort=COUNTED)
-    setting = PreparedProblem(problem)
-    assert all(setting.even_by_replicas_ns(family) for family in setting.families.single_replicas)
+    prepared = PreparedProblem(problem)
+    assert all(prepared.even_by_replicas_ns(family) for family in prepared.families.single_replicas)
     assert answer(problem)
 
 
@@ -155,10 +155,10 @@ def test_that_no_plan_fits_is_proved_by_states_or_by_all_that_there_is_and_else_
 
 def test_whole_models_that_fit_with_small_micro_batches_are_offered_before_the_choice() -> None:
     profile = chain(4, saved_bytes=1 << 20)
-    setting = PreparedProblem(Problem(profile, None, 2, 8, target="any", effort=COUNTED, memory_limit_bytes=5 << 20))
-    incumbent = CandidatePool(setting.problem, "any", setting.layer_alignment)
-    whole = WholeModels(setting, incumbent, offers=True)
-    offered = [each for each in incumbent.found.values() if each.strategy == "data-parallel"]
+    prepared = PreparedProblem(Problem(profile, None, 2, 8, target="any", effort=COUNTED, memory_limit_bytes=5 << 20))
+    pool = CandidatePool(prepared.problem, "any", prepared.layer_alignment)
+    whole = WholeModels(prepared, pool, offers=True)
+    offered = [each for each in pool.found.values() if each.strategy == "data-parallel"]
     assert {each.candidate.microbatch_size for each in offered if each.fits} == {1}
     assert "data-parallel" in whole.priced
 
@@ -193,7 +193,7 @@ def test_a_first_look_that_is_interrupted_leaves_the_bound_that_work_over_device
 
     def sweep(self: BalancedSweep, family: Family) -> None:
         looked.append(family)
-        if len(looked) > 3 and self.incumbent.best_fits:
+        if len(looked) > 3 and self.pool.best_fits:
             raise KeyboardInterrupt
         real(self, family)
 

@@ -91,12 +91,12 @@ def _least_largest(prefix: np.ndarray, speeds: np.ndarray) -> float:
 @pytest.mark.parametrize(("name", "devices"), [("llama", 8), ("mixtral", 8), ("gpt2", 4)])
 def test_estimates_order_families_as_the_simulator_does(name: str, devices: int) -> None:
     """Rank correlation of steps, and memory, over all rows of the small table that have an even cut."""
-    setting = PreparedProblem(Problem(described(name, sequence=1024), None, devices, 64))
-    table = setting.small_table
+    prepared = PreparedProblem(Problem(described(name, sequence=1024), None, devices, 64))
+    table = prepared.small_table
     assert table is not None
     estimated, simulated, held, peaks = [], [], [], []
     for row in range(0, len(table), max(1, len(table) // 150)):
-        partition, cuts = table.partition(row), setting.cuts(table.family(row))
+        partition, cuts = table.partition(row), prepared.cuts(table.family(row))
         for each in cuts.evaluate_under(partition, cuts.schedules[:1]) if partition else ():
             run = cuts.evaluator.simulate(each.candidate)
             estimated.append(table.step_ns[row])
@@ -120,11 +120,11 @@ def test_first_plans_need_no_compiled_kernels_and_are_near_what_a_search_finds()
     for name, devices in (("llama", 8), ("mixtral", 8)):
         problem = Problem(described(name, sequence=1024), None, devices, 64, effort=Effort(60, deterministic_limit=0.5))
         search = PortfolioSearch(problem, None)
-        first = FirstPlans(search.state.setting, search.state.incumbent, search.state.writing, search.state.limits)
+        first = FirstPlans(search.state.prepared, search.state.pool, search.state.writing, search.state.limits)
         first.first()
-        found_ns = search.state.incumbent.best.step_time_ns
-        assert search.state.incumbent.best.fits
-        assert found_ns <= 1.10 * PortfolioSearch(problem, None).run().incumbent.best.step_time_ns
+        found_ns = search.state.pool.best.step_time_ns
+        assert search.state.pool.best.fits
+        assert found_ns <= 1.10 * PortfolioSearch(problem, None).run().pool.best.step_time_ns
 
 
 SLOW = """format = "penstock-cluster"
@@ -142,11 +142,11 @@ def test_messages_between_places_take_the_link_that_joins_them(tmp_path: Path) -
     """Four places of two devices on two hosts: two hops within a host, one across, and one back where they loop."""
     (tmp_path / "cluster.toml").write_text(SLOW)
     machines = read_cluster(tmp_path / "cluster.toml")
-    setting = PreparedProblem(Problem(described("llama", sequence=1024), machines, 8, 64))
-    table = setting.small_table
+    prepared = PreparedProblem(Problem(described("llama", sequence=1024), machines, 8, 64))
+    table = prepared.small_table
     assert table is not None
     rows = table.rows
-    prices = ReplicaPrices(setting.problem, setting.problem.stage_model(machines.device_of(0), 1), rows)
+    prices = ReplicaPrices(prepared.problem, prepared.problem.stage_model(machines.device_of(0), 1), rows)
     size = 1 << 20
     slowest, along = prices.messages_ns(np.full(len(rows), float(size)))
     inner, outer = machines.p2p_ns(0, 2, size), machines.p2p_ns(2, 4, size)
@@ -166,9 +166,9 @@ def test_a_first_plan_behind_a_slow_network_hides_its_messages(tmp_path: Path) -
     effort = Effort(60, deterministic_limit=0.5)
     problem = Problem(described("llama", sequence=1024), machines, 8, 64, effort=effort)
     search = PortfolioSearch(problem, None)
-    FirstPlans(search.state.setting, search.state.incumbent, search.state.writing, search.state.limits).first()
-    found_ns = search.state.incumbent.best.step_time_ns
-    assert found_ns <= 1.10 * PortfolioSearch(problem, None).run().incumbent.best.step_time_ns
+    FirstPlans(search.state.prepared, search.state.pool, search.state.writing, search.state.limits).first()
+    found_ns = search.state.pool.best.step_time_ns
+    assert found_ns <= 1.10 * PortfolioSearch(problem, None).run().pool.best.step_time_ns
 
 
 def test_what_the_first_plan_does_not_wait_for_is_tried_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,11 +177,11 @@ def test_what_the_first_plan_does_not_wait_for_is_tried_afterwards(monkeypatch: 
     for work in (known_shapes.FIRST_WORK, 1):
         monkeypatch.setattr(known_shapes, "FIRST_WORK", work)
         search = PortfolioSearch(problem, None)
-        first = FirstPlans(search.state.setting, search.state.incumbent, search.state.writing, search.state.limits)
+        first = FirstPlans(search.state.prepared, search.state.pool, search.state.writing, search.state.limits)
         first.first()
-        assert search.state.incumbent.best.fits
+        assert search.state.pool.best.fits
         first.more()
-        bests.append(search.state.incumbent.best.step_time_ns)
+        bests.append(search.state.pool.best.step_time_ns)
     assert bests[1] <= bests[0]
 
 
@@ -191,8 +191,8 @@ def test_a_longer_limit_tries_the_rows_of_a_shorter_one() -> None:
     for limit_s in (1.0, 60.0):
         problem = Problem(described("llama"), None, 8, 1024, effort=Effort(limit_s))
         search = PortfolioSearch(problem, None)
-        first = FirstPlans(search.state.setting, search.state.incumbent, search.state.writing, search.state.limits)
-        table = search.state.setting.small_table
+        first = FirstPlans(search.state.prepared, search.state.pool, search.state.writing, search.state.limits)
+        table = search.state.prepared.small_table
         assert table is not None
         tried.append(set(first._some(table, range(len(table)), 5)))
     assert tried[0] < tried[1]
@@ -200,11 +200,11 @@ def test_a_longer_limit_tries_the_rows_of_a_shorter_one() -> None:
 
 def test_a_table_counts_actions_as_a_cut_does() -> None:
     """One formula for all rows at once, the other for one cut."""
-    setting = PreparedProblem(Problem(described("llama"), None, 8, 64))
-    table = setting.small_table
+    prepared = PreparedProblem(Problem(described("llama"), None, 8, 64))
+    table = prepared.small_table
     assert table is not None
     for row in range(0, len(table), 7):
-        cuts = setting.cuts(table.family(row))
+        cuts = prepared.cuts(table.family(row))
         assert table.num_actions[row] == cuts.about_actions(int(table.rows.places[row]))
 
 

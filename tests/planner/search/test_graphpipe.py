@@ -276,7 +276,7 @@ def view_of(problem: Problem) -> View:
 
 def planned(problem: Problem) -> Evaluated:
     counted = replace(problem, effort=Effort(60.0, 0.0))
-    return search(Rival("graphpipe", graphpipe.propose, line=False), counted, None).incumbent.best
+    return search(Rival("graphpipe", graphpipe.propose, line=False), counted, None).pool.best
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -23,8 +23,8 @@ def test_no_cut_is_quicker_than_the_bound_of_its_family(seed: int) -> None:
 
 
 def data_of(num_branches: int, length: int) -> CutData:
-    setting = PreparedProblem(pipelines(branches(num_branches, length), 3, 6))
-    return cut_data(setting.cuts(setting.families.all[0]), 0, binding=False)
+    prepared = PreparedProblem(pipelines(branches(num_branches, length), 3, 6))
+    return cut_data(prepared.cuts(prepared.families.all[0]), 0, binding=False)
 
 
 def test_equal_branches_are_copies_and_their_downsets_multisets() -> None:
@@ -69,8 +69,8 @@ def test_too_many_downsets_are_not_listed() -> None:
 @pytest.mark.parametrize("profile", [chain(40), branches(4, 6)])
 def test_the_default_search_proves_more_than_closed_forms(profile: Profile) -> None:
     problem = pipelines(profile, 6, 24, schedule="graph-auto", deterministic_limit=1.0)
-    setting = PreparedProblem(problem)
+    prepared = PreparedProblem(problem)
     found = plan(problem).search
     assert found.lower_bound_ns is not None
-    left_ns = found.best_step_time_ns - setting.closed_form_ns(setting.families.all[0])
+    left_ns = found.best_step_time_ns - prepared.closed_form_ns(prepared.families.all[0])
     assert found.best_step_time_ns - found.lower_bound_ns <= left_ns / 2

@@ -11,7 +11,7 @@ from costmodel.machines.cluster import Cluster
 from costmodel.machines.cluster_parts import DeviceType, Host, LinkGroup
 from costmodel.model.profile import Profile
 from planner.graph.atoms import Partition
-from planner.search.proposers.low_traffic import NEAR_ENOUGH, light
+from planner.search.proposers.low_traffic import NEAR_ENOUGH, low_traffic_partition
 from planner.search.space.bottleneck_partition import bottleneck_partition
 from planner.search.space.partitions import FamilyPartitions, by_stage
 from tests.support.pipelines import cuts_of, pipelines
@@ -62,7 +62,7 @@ def test_a_light_cut_is_the_best_of_all_cuts_of_its_order(seed: int) -> None:
             for ends in combinations(range(1, len(order)), num_stages - 1)
         )
         least = min(longest_ns(cuts, order, each) for each in every)
-        found = light(cuts, order, even) or even
+        found = low_traffic_partition(cuts, order, even) or even
         assert sorted(set(found)) == list(range(num_stages))
         assert longest_ns(cuts, order, found) <= least * (1 + 2 * NEAR_ENOUGH)
 
@@ -70,4 +70,4 @@ def test_a_light_cut_is_the_best_of_all_cuts_of_its_order(seed: int) -> None:
 def test_where_links_are_fast_there_is_no_other_cut() -> None:
     cuts = cuts_of(pipelines(narrow_here_and_there(Random(0)), 8, 8, cluster=joined_by(50.0)))
     even = tuple(bottleneck_partition([list(cuts.shares_ns)] * 4) or ())
-    assert light(cuts, list(range(len(cuts.atoms))), even) is None
+    assert low_traffic_partition(cuts, list(range(len(cuts.atoms))), even) is None

@@ -73,13 +73,13 @@ def around_pins(cuts: FamilyPartitions) -> Iterator[tuple[int, ...]]:
 @pytest.mark.parametrize("seed", [*range(1, 7), 72])
 def test_no_bound_is_above_a_plan_around_pinned_stages(tmp_path: Path, seed: int) -> None:
     problem = partly_pinned(tmp_path, seed)
-    setting, steps = PreparedProblem(problem), list[int]()
-    for whole in setting.families.all:
+    prepared, steps = PreparedProblem(problem), list[int]()
+    for whole in prepared.families.all:
         for family in (whole, with_split_backward(whole)):
-            cuts = setting.cuts(family)
+            cuts = prepared.cuts(family)
             found = [each for row in around_pins(cuts) for each in cuts.evaluate_under(row, cuts.schedules)]
             steps += [each.step_time_ns for each in found if each.fits]
-            assert all((setting.bound_ns(family) or 0) <= each.step_time_ns for each in found), family
+            assert all((prepared.bound_ns(family) or 0) <= each.step_time_ns for each in found), family
     counted = replace(problem, effort=COUNTED)
     if not steps:
         with pytest.raises(UsageError, match="pinned stages part what is left"):

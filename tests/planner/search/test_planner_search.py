@@ -293,18 +293,18 @@ def test_the_solver_betters_what_the_heuristic_cannot() -> None:
     """With the local search and all but one order left out, the cut that the solver finds is taken."""
     profile = random_profile(Random(11), 12)
     search = PortfolioSearch(problem_of(profile, 3, deterministic_limit=2.0), None)
-    (family,) = search.state.setting.families.all
-    cuts = search.state.setting.cuts(family)
+    (family,) = search.state.prepared.families.all
+    cuts = search.state.prepared.cuts(family)
     worst = max((cuts.evaluate((0,) * k + (1,) * (12 - k)) for k in range(1, 12)), key=lambda each: each.step_time_ns)
-    search.state.incumbent.offer([worst])
-    closed = search.state.setting.closed_form_ns(family)
+    search.state.pool.offer([worst])
+    closed = search.state.prepared.closed_form_ns(family)
     search.state.bounds.of[family] = closed
     proposer = CpSatProposer(search.state)
     proposer.slice.restart(60.0)
     with search.state.solver:
         while proposer.step():
             pass
-    assert search.state.incumbent.best.step_time_ns < worst.step_time_ns
+    assert search.state.pool.best.step_time_ns < worst.step_time_ns
     assert search.state.bounds.of[family] > closed
 
 
@@ -362,6 +362,8 @@ def test_a_plan_of_more_actions_than_a_file_may_hold_is_refused_not_written() ->
 
 def test_a_step_of_very_many_actions_is_not_cut_with_care() -> None:
     few, many = (PortfolioSearch(problem_of(branches(2, 6), batch=batch), None) for batch in (64, 10**6))
-    family = next(family for family in few.state.setting.families.all if few.state.setting.cuts(family).num_stages > 1)
+    family = next(
+        family for family in few.state.prepared.families.all if few.state.prepared.cuts(family).num_stages > 1
+    )
     assert few.state.prospects.is_small(family)
     assert not many.state.prospects.is_small(family)

@@ -18,7 +18,7 @@ from planner.commands import main
 from planner.plan import SearchResult
 from planner.plan.limited_by import WORDS, LimitedBy
 from planner.search.loop import PortfolioSearch
-from planner.search.state.record import HOLDS_LEAST, SearchRecord, running_cpu_s
+from planner.search.state.record import LOWEST_MEMORY, SearchRecord, running_cpu_s
 from tests.support.described_models import described
 
 SEARCHED = {
@@ -54,9 +54,9 @@ def test_an_improvement_is_credited_to_the_innermost_subsolver_that_is_at_work()
 @pytest.mark.parametrize(
     ("phases", "only_fits"),
     [
-        ([(HOLDS_LEAST, "first")], True),
-        ([(HOLDS_LEAST, "first"), ("cuts", "improve")], True),
-        ([(HOLDS_LEAST, "first"), ("shapes", "first"), ("cuts", "improve")], False),
+        ([(LOWEST_MEMORY, "first")], True),
+        ([(LOWEST_MEMORY, "first"), ("cuts", "improve")], True),
+        ([(LOWEST_MEMORY, "first"), ("shapes", "first"), ("cuts", "improve")], False),
         ([("shapes", "first"), ("cuts", "improve")], False),
         ([("cuts", "improve")], False),
         ([], False),
@@ -118,12 +118,12 @@ def test_a_search_records_what_it_met_and_every_family_that_it_saw() -> None:
     search = PortfolioSearch(asked(), None)
     outcome = search.run()
     told = search.state.record.to_json()
-    assert outcome.incumbent.record is search.state.record
+    assert outcome.pool.record is search.state.record
     assert set(told) == SEARCHED
     steps = [each.best_step_time_ns for each in search.state.record.incumbents]
     assert all(after < before for before, after in pairwise(steps))
-    assert steps[-1] == outcome.incumbent.best.step_time_ns
-    assert search.state.record.families == len(outcome.setting.families.all) == search.state.record.families_seen
+    assert steps[-1] == outcome.pool.best.step_time_ns
+    assert search.state.record.families == len(outcome.prepared.families.all) == search.state.record.families_seen
     assert {each.subsolver for each in search.state.record.incumbents} <= set(search.state.record.subsolvers)
     assert 0 < search.state.record.incumbents[0].cpu_s <= search.state.record.cpu_s
 
@@ -155,8 +155,8 @@ def test_the_upper_bound_of_memory_of_what_was_evaluated_is_that_of_its_plan() -
     problem = asked(memory_limit_bytes=1 << 24)
     outcome = PortfolioSearch(problem, None).run()
     result = SearchResult("heuristic", 1, None, "")
-    for each in outcome.incumbent.found.values():
-        evaluator = outcome.setting.evaluator(each.candidate.microbatch_size)
+    for each in outcome.pool.found.values():
+        evaluator = outcome.prepared.evaluator(each.candidate.microbatch_size)
         made = make(evaluator, each.candidate, result, "", lowered=False)
         upper = max(made.prediction.peak_memory_upper_bytes)
         assert upper_excess_bytes(evaluator, each.candidate) == max(0, upper - (1 << 24))

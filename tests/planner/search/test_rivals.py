@@ -160,7 +160,7 @@ def test_starts_of_the_default_search_keep_what_is_fixed(fixed: dict[str, object
     problem = replace(pipelines(branches(2, 3), 4, 8, 1, deterministic_limit=0.0, space=Space()), **fixed)  # type: ignore[arg-type]
     search = PortfolioSearch(problem, None)
     search.run()
-    for found in search.state.incumbent.found.values():
+    for found in search.state.pool.found.values():
         places = found.candidate.places
         assert len({place.ranks for place in places}) <= (problem.max_stages or 4)
         assert problem.space.chunks in (None, len(places) // len({place.ranks for place in places}))

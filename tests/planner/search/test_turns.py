@@ -45,8 +45,8 @@ def part(name: str, notes: list[str], kind: Kind = "improve", *, pieces: int = 1
 def state() -> SearchState:
     """A search of counted work, in which a plan fits."""
     found = SearchState(Problem(chain(6), None, 2, 8, target="any", effort=Effort(LONG_S, 0.0)), None)
-    family = next(iter(found.setting.families.all))
-    found.incumbent.offer(found.setting.cuts(family).evaluate_under((0,) * 6, ("graph-1f1b",)))
+    family = next(iter(found.prepared.families.all))
+    found.pool.offer(found.prepared.cuts(family).evaluate_under((0,) * 6, ("graph-1f1b",)))
     assert found.has_plan()
     return found
 
@@ -108,7 +108,7 @@ def test_what_is_raised_in_a_turn_costs_that_turn_alone(state: SearchState) -> N
     broken.piece = raises  # type: ignore[method-assign]
     turns(state, [(broken, Prior(9.0, 1.0, 1.0)), (part("other", notes, pieces=3), Prior(0.1, 1.0, 1.0))])
     assert notes == ["broken", "other", "other", "other"]
-    assert state.setting.dropped.bugs == {"bug: UsageError": 1}
+    assert state.prepared.dropped.bugs == {"bug: UsageError": 1}
 
 
 def test_a_part_with_nothing_left_to_do_is_asked_again_when_a_candidate_is_new(state: SearchState) -> None:
@@ -116,6 +116,6 @@ def test_a_part_with_nothing_left_to_do_is_asked_again_when_a_candidate_is_new(s
     scheduler = turns(state, [(part("once", notes, pieces=1), Prior(0.1, 1.0, 1.0))])
     scheduler.run(Deadline(LONG_S))
     assert notes == ["once"]
-    state.incumbent.version += 1
+    state.pool.version += 1
     scheduler.run(Deadline(LONG_S))
     assert notes == ["once", "once"]

@@ -1,4 +1,4 @@
-"""Backwards in halves beside whole ones: found under ``auto``, bounded, dear where measured so, and what they gain."""
+"""Split backwards and whole ones: found under ``auto``, bounded, dear where measured so, and what they gain."""
 
 import json
 from dataclasses import replace
