@@ -10,7 +10,7 @@ from planner.plan import SearchResult
 from planner.plan.limited_by import LimitedBy
 from planner.search.space.family import Family
 from planner.search.state.prepared import PreparedProblem
-from planner.search.state.result import SearchOutcome
+from planner.search.state.result import SearchBound, SearchOutcome
 
 
 def result(outcome: SearchOutcome, chosen: Evaluated, best: Evaluated) -> SearchResult:
@@ -20,24 +20,17 @@ def result(outcome: SearchOutcome, chosen: Evaluated, best: Evaluated) -> Search
     """
     step_ns = chosen.step_time_ns
     best_ns = min(best.step_time_ns, step_ns)
-    bound_ns, looped_ns, split_backward_ns = outcome.lower_bound_ns, outcome.looped_bound_ns, outcome.split_bound_ns
-    if bound_ns is not None and looped_ns is not None and is_looped(chosen.candidate.places):
-        bound_ns, looped_ns = min(bound_ns, looped_ns), None
-    if bound_ns is not None and split_backward_ns is not None and chosen.candidate.schedule == WITHIN_LIMIT:
-        bound_ns, split_backward_ns = min(bound_ns, split_backward_ns), None
-    wrong = bound_ns is not None and bound_ns > best_ns
+    candidate = chosen.candidate
+    bound = outcome.bound.over(looped=is_looped(candidate.places), split_backward=candidate.schedule == WITHIN_LIMIT)
+    wrong = bound.ns is not None and bound.ns > best_ns
     status = "baseline" if outcome.prepared.problem.planner != "ours" else "bounded"
-    if (
-        status == "bounded"
-        and bound_ns == step_ns
-        and all(beside is None or beside >= step_ns for beside in (looped_ns, split_backward_ns))
-    ):
+    if status == "bounded" and bound.proves(step_ns):
         status = "optimal"
     return SearchResult(
-        "heuristic" if wrong or (bound_ns is None and status == "bounded") else status,
+        "heuristic" if wrong or (bound.ns is None and status == "bounded") else status,
         step_ns,
-        None if wrong else bound_ns,
-        outcome.bound_scope or scope(outcome.prepared) + _left_out(looped_ns, split_backward_ns, best_ns),
+        None if wrong else bound.ns,
+        bound.scope or scope(outcome.prepared) + _left_out(bound, best_ns),
         outcome.baselines,
         best_ns,
         LimitedBy.BROKEN_BOUND if wrong else outcome.limited_by,
@@ -45,11 +38,11 @@ def result(outcome: SearchOutcome, chosen: Evaluated, best: Evaluated) -> Search
     )
 
 
-def _left_out(looped_ns: int | None, split_backward_ns: int | None, best_ns: int) -> str:
+def _left_out(bound: SearchBound, best_ns: int) -> str:
     """Say what the bound leaves out."""
     parts = (
-        ("one stage a rank: of several a rank", looped_ns),
-        ("whole backwards: of split ones", split_backward_ns),
+        ("one stage a rank: of several a rank", bound.looped_ns),
+        ("whole backwards: of split ones", bound.split_backward_ns),
     )
     return "".join(
         f"; {what} it is only proved that they take at least {ns / 1e6:.3f} ms"

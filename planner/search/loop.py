@@ -30,7 +30,7 @@ from planner.search.proposers.sibling_families import OtherOptions
 from planner.search.proposers.split_backward import SplitBackward, SplitLocalSearch, SplitSiblings
 from planner.search.proposers.starts import Starts
 from planner.search.proposers.warm_start import WarmStart
-from planner.search.state.result import SearchOutcome
+from planner.search.state.result import NO_BOUND, SearchBound, SearchOutcome
 from planner.search.subsolver import SearchState, Subsolver
 from planner.search.turns import Prior, Scheduler, TurnRecord
 
@@ -192,22 +192,26 @@ class PortfolioSearch:
             rivals["single"] = min(single)
         if self.state.prepared.pinned_partition:
             self.state.bounds.take_orders_of_pinned()
-        # no bound of a space ranges over an old plan that is not in it
-        seen_all = self.state.bounds.seen_all and (self.state.old_plan is None or self.state.old_plan.in_space)
-        bound_ns = (self.state.bounds.least_ns if seen_all else self.state.prepared.work_over_devices_ns) or None
         own = self.state.prepared.family_of.get(pool.best.candidate) if pool.found else None
         estimate = self.state.bounding.estimates.get(replace(own, split=False)) if own else None
         impossible = self.state.bounds.nothing_fits
-        looped_ns = self.state.bounds.looped_ns if bound_ns and seen_all else None
-        split_backward_ns = self.state.bounds.split_backward_ns if bound_ns and seen_all else None
-        beside = (
+        return SearchOutcome(
+            self.state.prepared,
+            pool,
+            self._bound(),
+            rivals,
             self.limited_by,
             impossible,
             estimate,
-            looped_ns,
-            split_backward_ns,
             self.state.old_plan,
             self.state.bounds.num_seen,
         )
-        scope = "" if seen_all or bound_ns is None else OVER_DEVICES
-        return SearchOutcome(self.state.prepared, pool, bound_ns, rivals, *beside, scope)
+
+    def _bound(self) -> SearchBound:
+        """Return what is proved; no bound of a space ranges over an old plan that is not in it."""
+        bounds, old_plan = self.state.bounds, self.state.old_plan
+        if not (bounds.seen_all and (old_plan is None or old_plan.in_space)):
+            bound = SearchBound(self.state.prepared.work_over_devices_ns, scope=OVER_DEVICES)
+        else:
+            bound = SearchBound(bounds.least_ns, bounds.looped_ns, bounds.split_backward_ns)
+        return bound if bound.ns else NO_BOUND

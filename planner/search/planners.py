@@ -19,7 +19,7 @@ from planner.search.published.megatron_uniform import megatron_uniform
 from planner.search.published.rival import Rival, search
 from planner.search.state.pool import CandidatePool
 from planner.search.state.prepared import PreparedProblem
-from planner.search.state.result import SearchOutcome
+from planner.search.state.result import SearchBound, SearchOutcome
 
 
 def ours(problem: Problem, report: Report | None) -> SearchOutcome:
@@ -104,4 +104,4 @@ def _equal(problem: Problem, report: Report | None, weigh: Weigh) -> SearchOutco
     pool = CandidatePool(narrowed, narrowed.target or default_target(narrowed)[0], prepared.layer_alignment, report)
     equal_parts(prepared, pool, weigh)
     bound_ns = min(map(prepared.closed_form_ns, prepared.families.all), default=0)
-    return SearchOutcome(prepared, pool, bound_ns, {}, LimitedBy.EXHAUSTED, True)
+    return SearchOutcome(prepared, pool, SearchBound(bound_ns), {}, LimitedBy.EXHAUSTED, True)

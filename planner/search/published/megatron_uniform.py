@@ -17,7 +17,7 @@ from planner.question.targets import default_target
 from planner.search.budget import Deadline, clock_s
 from planner.search.state.pool import CandidatePool
 from planner.search.state.prepared import PreparedProblem
-from planner.search.state.result import SearchOutcome
+from planner.search.state.result import NO_BOUND, SearchOutcome
 
 COUNTED = ((0, 0), (1, 1), (1, 0), (0, 1))
 """Whether the embedding counts as a layer, and the loss."""
@@ -57,7 +57,7 @@ def megatron_uniform(problem: Problem, report: Report | None) -> SearchOutcome:
             "layers; change one of these, or take --planner ours"
         )
     limited_by = LimitedBy.TIME_LIMIT if limits.hit else LimitedBy.EXHAUSTED
-    return SearchOutcome(prepared, pool, None, {}, limited_by, not limits.hit)
+    return SearchOutcome(prepared, pool, NO_BOUND, {}, limited_by, not limits.hit)
 
 
 def _partitions(prepared: PreparedProblem, num_stages: int) -> Iterator[Partition]:

@@ -14,7 +14,7 @@ from planner.search.published.prices import View
 from planner.search.published.proposals import Propose, not_taken, proposals
 from planner.search.state.pool import CandidatePool
 from planner.search.state.prepared import PreparedProblem
-from planner.search.state.result import SearchOutcome
+from planner.search.state.result import NO_BOUND, SearchOutcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ def search(rival: Rival, problem: Problem, report: Report | None) -> SearchOutco
     if not pool.found:
         raise (LimitReached if limits.hit else NoPlanFits)(_nothing(rival, prepared, limits))
     limited_by = LimitedBy.TIME_LIMIT if limits.hit else LimitedBy.EXHAUSTED
-    return SearchOutcome(prepared, pool, None, {}, limited_by, not limits.hit)
+    return SearchOutcome(prepared, pool, NO_BOUND, {}, limited_by, not limits.hit)
 
 
 def _check(rival: Rival, problem: Problem) -> None:

@@ -3,7 +3,7 @@
 Leaves out how it is found, and the plan that is made of it (`planner.search.planners`).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from planner.plan.limited_by import LimitedBy
 from planner.search.state.pool import CandidatePool
@@ -45,6 +45,46 @@ class WarmStartOutcome:
 
 
 @dataclass(frozen=True, slots=True)
+class SearchBound:
+    """What a search proved of the step of every plan.
+
+    Attributes
+    ----------
+    ns : int or None
+        No plan that counts takes less; None where nothing is proved.
+    looped_ns : int or None
+        The bound of plans with several stages a rank, where `ns` leaves these out.
+    split_backward_ns : int or None
+        That of plans whose backwards are split, where it leaves these out.
+    scope : str
+        What `ns` ranges over where that is not the whole space, family by family.
+    """
+
+    ns: int | None = None
+    looped_ns: int | None = None
+    split_backward_ns: int | None = None
+    scope: str = ""
+
+    def over(self, *, looped: bool, split_backward: bool) -> "SearchBound":
+        """Return the bound that ranges over these plans, too."""
+        known = self
+        if self.ns is not None and looped and self.looped_ns is not None:
+            known = replace(known, ns=min(self.ns, self.looped_ns), looped_ns=None)
+        if known.ns is not None and split_backward and known.split_backward_ns is not None:
+            known = replace(known, ns=min(known.ns, known.split_backward_ns), split_backward_ns=None)
+        return known
+
+    def proves(self, step_ns: int) -> bool:
+        """Whether no plan at all takes less than this one."""
+        others = (self.looped_ns, self.split_backward_ns)
+        return self.ns == step_ns and all(ns is None or ns >= step_ns for ns in others)
+
+
+NO_BOUND = SearchBound()
+"""Of a planner that proves nothing."""
+
+
+@dataclass(frozen=True, slots=True)
 class SearchOutcome:
     """What a search found.
 
@@ -52,7 +92,7 @@ class SearchOutcome:
     ----------
     prepared : PreparedProblem
     pool : CandidatePool
-    lower_bound_ns : int or None
+    bound : SearchBound
     baselines : dict of str to int
     limited_by : LimitedBy
         ``PROVED`` when nothing was left to search.
@@ -60,27 +100,18 @@ class SearchOutcome:
         Whether it is proved that nothing in scope fits into memory, or all that a planner knows was priced.
     estimate : tuple of (int, int), optional
         Of the best plan's family: the least m - 1 times the largest stage plus the longest path, and its bound.
-    looped_bound_ns : int, optional
-        The bound of plans with several stages a rank, where `lower_bound_ns` leaves these out.
-    split_bound_ns : int, optional
-        That of plans whose backwards are split, where it leaves these out.
     old_plan : WarmStartOutcome, optional
         What became of the plan that the search was to start from.
     num_seen : int
         Families that were looked at.
-    bound_scope : str
-        What `lower_bound_ns` ranges over where that is not the whole space, family by family.
     """
 
     prepared: PreparedProblem
     pool: CandidatePool
-    lower_bound_ns: int | None
+    bound: SearchBound
     baselines: dict[str, int]
     limited_by: LimitedBy
     impossible: bool
     estimate: tuple[int, int] | None = None
-    looped_bound_ns: int | None = None
-    split_bound_ns: int | None = None
     old_plan: WarmStartOutcome | None = None
     num_seen: int = 0
-    bound_scope: str = ""

@@ -224,8 +224,8 @@ def _of_search(limited: Problem, fitting: list[Evaluated]) -> Iterator[str]:
     best = min((each for each in fitting if outcome.pool.runs(each)), key=lambda each: each.sort_key, default=None)
     if fitting and outcome.impossible:
         yield f"called impossible, and {fitting[0].candidate} fits"
-    if best and outcome.lower_bound_ns is not None and outcome.lower_bound_ns > best.step_time_ns:
-        yield f"bound {outcome.lower_bound_ns} above {best.step_time_ns}: {best.candidate}"
+    if best and outcome.bound.ns is not None and outcome.bound.ns > best.step_time_ns:
+        yield f"bound {outcome.bound.ns} above {best.step_time_ns}: {best.candidate}"
     if best and not outcome.pool.best_fits:
         yield f"nothing found that fits, and {best.candidate} does"
 
@@ -263,7 +263,7 @@ def test_replicas_by_stage_are_bounded_by_all_devices_however_few_stages_are_all
     outcome = of_two_stages_on_three_devices(Space(chunks=1))
     best = outcome.pool.best
     assert [place.config.data for place in best.candidate.places] == [2, 1]
-    assert outcome.lower_bound_ns == 8 * 900_000 // 3 <= best.step_time_ns < 8 * 900_000 // 2
+    assert outcome.bound.ns == 8 * 900_000 // 3 <= best.step_time_ns < 8 * 900_000 // 2
 
 
 def test_replicas_by_stage_are_bounded_where_no_family_of_single_devices_is_allowed() -> None:
