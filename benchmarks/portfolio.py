@@ -20,14 +20,18 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import lru_cache
 from math import log
+from pathlib import Path
 from statistics import fmean
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.default_plan import done_before
+from benchmarks.first_answer.cases import MIXED, SLOW, TYPICAL, Case
 from benchmarks.gaps import MODELS as GAP_MODELS
 from benchmarks.gaps import problem_of
 from benchmarks.support.kept_rows import add_output, kept
 from costmodel.architectures.command import make
+from costmodel.machines.cluster import Cluster, read_cluster
 from costmodel.model.profile import Profile
 from planner import Effort, Problem
 from planner.search.loop import PORTFOLIO, PortfolioSearch
@@ -42,19 +46,24 @@ GIB = 2**30
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A model on so many devices, everything open; or one stage a rank with nothing else open (``cut``)."""
+    """A model on a number of devices, everything open; or one stage a rank with nothing else open (``cut``).
+
+    `place` is one of `benchmarks.first_answer.cases`; a typical cluster where it is empty.
+    """
 
     model: str
     devices: int
     batch: int
     cut: bool = False
     limit_gib: int | None = None
+    place: str = TYPICAL
 
     @property
     def name(self) -> str:
         """What tells it from others."""
         memory = f", {self.limit_gib} GiB" if self.limit_gib else ""
-        return f"{self.model} on {self.devices}{', cut' * self.cut}{memory}"
+        place = f", {self.place}" * bool(self.place)
+        return f"{self.model} on {self.devices}{', cut' * self.cut}{memory}{place}"
 
     def problem(self) -> Problem:
         """Return the problem that is searched."""
@@ -64,24 +73,40 @@ class Question:
             profile = _profile(self.model, known.device, (1,), known.precision)
             return problem_of(known, profile, self.devices, PATIENT_S, deterministic_limit=DETERMINISTIC_LIMIT)
         limit = self.limit_gib * GIB if self.limit_gib else None
-        profile = _profile(self.model, "h100-sxm-80", SIZES, "bf16")
-        return Problem(profile, None, self.devices, self.batch, memory_limit_bytes=limit, target="any", effort=effort)
+        case = Case(self.model, self.devices, self.batch, self.place)
+        profile, *others = (_profile(self.model, device, SIZES, "bf16") for device in case.catalogue_ids)
+        return Problem(
+            profile, _cluster(case), self.devices, self.batch, memory_limit_bytes=limit, target="any", effort=effort,
+            other_profiles=tuple(others),
+        )  # fmt: skip
+
+
+def _cluster(case: Case) -> Cluster | None:
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "cluster.toml"
+        path.write_text(case.cluster_text(), encoding="utf-8")
+        return read_cluster(path) if case.place else None
 
 
 QUESTIONS = (
     *(Question(model, 8, 64) for model in ("llama3-8b", "qwen3-30b-a3b", "nasnet", "zoo:dlrm", "zoo:mmt", "zoo:vlm")),
-    *(Question(model, 8, 64) for model in ("zoo:unet3d", "zoo:inception", "zoo:yolo", "zoo:clip", "random:200:2")),
+    *(Question(model, 8, 64) for model in ("zoo:unet3d", "zoo:inception", "random:200:2")),
     *(Question(model, 64, 512) for model in ("llama3-8b", "mixtral-8x7b", "gpt-oss-120b", "nasnet", "zoo:mmt")),
-    *(Question(model, 16, 128) for model in ("zoo:vlm", "zoo:uno")),
+    Question("zoo:uno", 16, 128),
+    Question("random:12:3", 4, 8),
+    Question("llama3-8b", 16, 128, place=MIXED),
+    *(Question(model, 16, 128, place=MIXED) for model in ("zoo:vlm", "zoo:unet3d")),
+    Question("mixtral-8x7b", 64, 512, place=SLOW),
+    Question("zoo:unet3d", 16, 64, place=SLOW),
     Question("llama3-8b", 8, 64, limit_gib=24),
     Question("zoo:vlm", 8, 64, limit_gib=16),
     Question("llama3-70b", 64, 1024),
-    *(Question(model, 8, 32, cut=True) for model in ("nasnet", "zoo:mmt", "zoo:uno", "zoo:dlrm", "zoo:yolo")),
-    *(Question(model, 32, 128, cut=True) for model in ("nasnet", "zoo:mmt")),
+    *(Question(model, 8, 32, cut=True) for model in ("nasnet", "zoo:mmt", "zoo:dlrm")),
+    Question("zoo:mmt", 32, 128, cut=True),
     Question("random:400:31", 8, 32, cut=True),
     Question("random:700:32", 8, 32, cut=True),
 )
-"""Described language models and graphs, everything open, short of memory, and one stage a rank."""
+"""Described language models and graphs: everything open, short of memory, on unlike devices, and one stage a rank."""
 
 
 def answer(problem: Problem, without: str, work_s: float) -> tuple[int, list[TurnRecord]]:

@@ -267,4 +267,4 @@ def test_replicas_by_stage_are_bounded_by_all_devices_however_few_stages_are_all
 
 
 def test_replicas_by_stage_are_bounded_where_no_family_of_single_devices_is_allowed() -> None:
-    assert of_two_stages_on_three_devices(Space(chunks=1, zero=1)).lower_bound_ns == 8 * 900_000 // 3
+    assert of_two_stages_on_three_devices(Space(chunks=1, zero=1)).bound.ns == 8 * 900_000 // 3
