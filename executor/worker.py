@@ -22,10 +22,10 @@ from executor.gradients.allreduce_order import MESSAGES, last_message
 from executor.gradients.averages import BufferSync
 from executor.gradients.clipping import refusing_norms_of_parts
 from executor.gradients.completion import StepGradients, clear
+from executor.gradients.gradient_presence import Reached
 from executor.gradients.hooks import check_gradient_hooks, check_sparse, without_whole_gradient
 from executor.gradients.losses import StepLoss, StepLosses
 from executor.gradients.optimizer import RankOptimizer
-from executor.gradients.reached import Reached
 from executor.gradients.undivided import calls_of_loss, undivided_loss
 from executor.model.holding import Tensors, by_name, copies_start_alike, hold, state_keys
 from executor.model.users_loss import UsersLoss
@@ -40,7 +40,7 @@ from executor.stages.stage import Stage
 from executor.stages.stage_builder import StageBuilder
 from executor.stages.user_parallelize import Meshes
 from executor.state.microbatch_loader import MicrobatchLoader
-from executor.state.rows import OneBatch
+from executor.state.same_batches import OneBatch
 from simulator.actions import Kind
 
 

@@ -22,7 +22,7 @@ from contextlib import suppress
 
 from costmodel.errors import PeerLost
 from costmodel.printing import printable
-from executor.communication.signs import NOTHING, Sign
+from executor.communication.heartbeats import NOTHING, Sign
 from simulator.actions import Action
 
 BEAT_S = 0.5

@@ -16,8 +16,8 @@ from torch import nn
 from executor.communication.borders import check_lanes
 from executor.context import RankContext
 from executor.gradients.clipping import by_number, clip
+from executor.gradients.gradient_presence import Reached
 from executor.gradients.losses import StepLosses
-from executor.gradients.reached import Reached
 from executor.gradients.reduction import Reduction
 from executor.plan_match.options import RunOptions
 from executor.stages.parallelize import DividedStages

@@ -14,7 +14,7 @@ import torch
 from executor.communication.groups import ProcessGroups
 from executor.context import RankContext
 from executor.stages.stage import Stage
-from executor.state.rows import OneBatch
+from executor.state.same_batches import OneBatch
 from simulator.actions import Action, Kind
 
 

@@ -19,8 +19,8 @@ from torch.utils import _pytree as pytree
 
 from costmodel.capture.parts import Part
 from costmodel.errors import DoesNotMatch, InvalidInput, PenstockError, UsageError
-from executor.model.away import AwayTensors
 from executor.model.reachable import ReachableState, left_alone
+from executor.model.remote_tensors import AwayTensors
 
 _SAME, _NEAR = 1e-6, 1e-3
 """Parts of a number by which it may be another and still be the same, and still be the sum of its parts."""

@@ -2,7 +2,7 @@
 
 Ranks meet for the first time when each has captured its model and matched it with the plan. There each says a digest
 of its plan, of its captured program and of its options, or the error that it has met by then; so all go on, or all end
-with the same words and exit code. Leaves out batches (`rows`), and initial values, which copies are given.
+with the same words and exit code. Leaves out batches (`same_batches`), and initial values, which copies are given.
 """
 
 import json

@@ -16,7 +16,7 @@ from torch import nn
 from costmodel.capture.attributes import Attributes
 from costmodel.errors import DoesNotMatch
 from executor.context import RankContext
-from executor.model.taken import WholeVector
+from executor.model.whole_model_guard import WholeVector
 from executor.stages.stage import Stage
 from executor.worker import Worker
 

@@ -20,7 +20,7 @@ from executor.context import RankContext
 from executor.gradients.optimizer import SteppedOptimizers, has_opt
 from executor.model.capturing import aimed_at, capture_surely, noting_kept
 from executor.model.holding import tensors_read
-from executor.model.taken import WholeVector, refuse_calls
+from executor.model.whole_model_guard import WholeVector, refuse_calls
 from executor.plan_match.agreement import agree, held, held_of, telling_others
 from executor.plan_match.matching import check_gate, place_in
 from executor.plan_match.model_invariants import ModelInvariants, check_hooks, check_storages, modules_left

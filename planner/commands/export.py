@@ -29,7 +29,7 @@ def run(args: argparse.Namespace) -> Answer:
     from costmodel.errors import UsageError
     from costmodel.files import write_text
     from planner.export.forms import export
-    from planner.export.unsaid import left_to_you
+    from planner.export.left_to_user import left_to_you
     from planner.plan import read_plan
 
     if not args.output:

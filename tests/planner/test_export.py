@@ -16,7 +16,7 @@ from planner.checker import check_plan
 from planner.commands import main
 from planner.export.forms import export
 from planner.export.given import Given, given_plan
-from planner.export.unsaid import left_to_you
+from planner.export.left_to_user import left_to_you
 from planner.graph.layout import layer_letters, layout_problem, layout_text, parse_layout
 from planner.graph.model_parts import model_part_names
 from planner.plan import Plan, read_plan, write_plan
