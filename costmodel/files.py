@@ -141,7 +141,7 @@ def read_json(path: str | Path) -> Node:
         key or more than 64 levels.
     """
     file = str(path)
-    text = _read_text(Path(path))
+    text = read_text(Path(path))
     try:
         value = json.loads(text, object_pairs_hook=_unique_keys, parse_constant=_no_constant, parse_float=_finite)
         _check_depth(value)
@@ -159,7 +159,7 @@ def read_json(path: str | Path) -> Node:
 def read_toml(path: str | Path) -> Node:
     """Read a TOML file into a `Node`; the same rules as `read_json`."""
     file = str(path)
-    text = _read_text(Path(path))
+    text = read_text(Path(path))
     try:
         value = tomllib.loads(text, parse_float=_finite)
         _check_depth(value)
@@ -210,7 +210,14 @@ def write_text(path: str | Path, text: str) -> None:
     place(path, gzip.compress(data, mtime=0) if str(path).endswith(".gz") else data)
 
 
-def _read_text(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """Read a regular file of UTF-8 text (gzip by the suffix ``.gz``).
+
+    Raises
+    ------
+    InvalidInput
+        When it cannot be read, is larger than the limit, or is no such text.
+    """
     try:
         data = read_bytes(path)
         if data.startswith(codecs.BOM_UTF8):

@@ -103,14 +103,17 @@ def _read(args: argparse.Namespace, found: "Profile") -> Answer:
 
 
 def _nccl_tests(args: argparse.Namespace) -> Answer:
-    from costmodel.importers.nccl_tests import read_nccl_tests
+    from costmodel.importers.nccl_tests import links_of, read_nccl_runs
     from costmodel.machines.links import write_links
 
-    links = read_nccl_tests(args.files)
+    runs = read_nccl_runs(args.files)
+    links, left_out = links_of(runs), {run.kind: list(run.left_out) for run in runs if run.left_out}
     write_links(args.output, links, {"imported": "nccl-tests"})
     rows = {name: len(link.table) for name, link in links.classes.items()}
     text = ", ".join(f"{name} at {count} sizes" for name, count in rows.items())
-    return Answer({"output": args.output, **links.to_json()}, [f"{args.output}: {links.num_ranks} ranks, {text}"])
+    body = {"output": args.output, **links.to_json(), "left_out": left_out}
+    others = [f"{kind}: times of {', '.join(names)} are left out" for kind, names in left_out.items()]
+    return Answer(body, [f"{args.output}: {links.num_ranks} ranks, {text}", *others])
 
 
 def _topology(args: argparse.Namespace) -> Answer:

@@ -93,14 +93,14 @@ def test_nccl_tests_json_is_read_and_its_environment_never_stored(tmp_path, caps
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("nothing", "no nccl-tests program is named"),
+        ("nothing", "no line '# nThread"),
         (NCCL_TEXT.replace("all_reduce", "broadcast"), "the program is broadcast_perf; read are sendrecv_perf"),
-        (NCCL_TEXT.split("#  Rank")[0], "no line '#  Rank 0"),
-        (NCCL_TEXT.split("        1024")[0], "no row of times"),
+        (NCCL_TEXT.replace("#  Rank", "#  rank"), "line 3: no rank takes part"),
+        (NCCL_TEXT.split("        1024")[0], "line 3: the run that begins here has no footer"),
         ('{"args": ["all_gather_perf"], "config": {}}', "no 'results'"),
         (
             NCCL_TEXT + "        8192          2048     float     sum      -1    -1.0\n",
-            "has no time in its sixth column",
+            "line 15: '8192 .* belongs to no run",
         ),
     ],
 )
