@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from costmodel.errors import InvalidInput
+from costmodel.files import check_regular
 
 MOST_BYTES = 1 << 30
 """Of a trace once it is unpacked."""
@@ -87,6 +88,7 @@ def read_trace(path: str | Path) -> RankTrace:
 
 def _text(path: Path) -> str:
     try:
+        check_regular(path)
         with path.open("rb") as file:
             packed = file.read(2) == b"\x1f\x8b"
             file.seek(0)

@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING
 from costmodel.errors import UsageError
 from planner.commands import import_kineto
 from planner.commands.answer import Answer, say
-from planner.commands.flags import GIB, amount, positive
+from planner.commands.checked_output import Output, write_checked
+from planner.commands.flags import GIB, MEMORY_GIB, amount, positive
 from planner.commands.import_kineto import OUTPUTS
 from planner.commands.import_plans import FORMATS as PLANS
 from planner.commands.import_plans import add_plan_arguments, import_plan
@@ -49,12 +50,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="layers, kineto: samples of a micro-batch there; plans: of a micro-batch (default %(default)s)",
     )
     parser.add_argument(
-        "--memory", type=amount, default=80.0, metavar="GiB", help="memory of a device (default %(default)s)"
+        "--memory",
+        type=amount,
+        metavar="GiB",
+        help=f"memory of a device (default: the catalogue's, else {MEMORY_GIB:g})",
     )
     parser.add_argument(
         "--device",
         metavar="NAME",
-        help="topology: the device's name (default gpu); kineto: a catalogue id or name (default gpu or cpu)",
+        help="topology, kineto: a catalogue id, which says rates and memory, or any name (default gpu or cpu)",
     )
     parser.add_argument(
         "--model",
@@ -85,10 +89,10 @@ def run(args: argparse.Namespace) -> Answer:
 
 def _layers(args: argparse.Namespace) -> Answer:
     from costmodel.importers.layers import read_layers
-    from costmodel.model.profile import write_profile
+    from costmodel.model.profile import read_profile, write_profile
 
-    found = read_layers(args.files[0], args.microbatch_size, round(args.memory * GIB))
-    write_profile(args.output, found)
+    found = read_layers(args.files[0], args.microbatch_size, round((args.memory or MEMORY_GIB) * GIB))
+    write_checked([Output(args.output, lambda path: write_profile(path, found), read_profile)])
     return _read(args, found)
 
 
@@ -104,11 +108,12 @@ def _read(args: argparse.Namespace, found: "Profile") -> Answer:
 
 def _nccl_tests(args: argparse.Namespace) -> Answer:
     from costmodel.importers.nccl_tests import links_of, read_nccl_runs
-    from costmodel.machines.links import write_links
+    from costmodel.machines.links import read_links, write_links
 
     runs = read_nccl_runs(args.files)
     links, left_out = links_of(runs), {run.kind: list(run.left_out) for run in runs if run.left_out}
-    write_links(args.output, links, {"imported": "nccl-tests"})
+    imported = {"imported": "nccl-tests"}
+    write_checked([Output(args.output, lambda path: write_links(path, links, imported), read_links)])
     rows = {name: len(link.table) for name, link in links.classes.items()}
     text = ", ".join(f"{name} at {count} sizes" for name, count in rows.items())
     body = {"output": args.output, **links.to_json(), "left_out": left_out}
@@ -119,14 +124,20 @@ def _nccl_tests(args: argparse.Namespace) -> Answer:
 def _topology(args: argparse.Namespace) -> Answer:
     from costmodel.files import write_text
     from costmodel.importers.topology import read_topology
+    from costmodel.machines import catalogue
     from costmodel.machines.cluster import read_cluster
 
-    found = read_topology(args.files[0], args.devices_per_host)
+    device = catalogue.find_device(args.device) if args.device else None
+    found = read_topology(args.files[0], args.devices_per_host, device)
+    memory_gib = args.memory or (device.memory_bytes / GIB if device else MEMORY_GIB)
+    name = device.id if device else args.device or "gpu"
+    text = found.to_toml(name, memory_gib, device.id if device else "")
+    write_checked([Output(args.output, lambda path: write_text(Path(path), text), read_cluster)])
+    cluster = read_cluster(args.output)
     for note in found.notes:
         say(f"penstock import: {note}")
-    write_text(Path(args.output), found.to_toml(args.device or "gpu", args.memory))
-    cluster = read_cluster(args.output)
-    say("penstock import: topology says nothing of speed: bandwidths and latencies are assumed; measure them")
+    whose = f"of {device.name} in the catalogue" if device else "assumed, for --device names no device of the catalogue"
+    say(f"penstock import: topology says nothing of speed: bandwidths and latencies are {whose}; measure them")
     links = [{"name": g.name, "group": g.group, "bandwidth_gbs": g.bandwidth_gbs} for g in cluster.groups]
     body = {"output": args.output, "hosts": found.num_hosts, "devices": cluster.num_devices, "links": links}
     shown = ", ".join(f"{g.name} of {g.group or 'all'}" for g in cluster.groups)

@@ -5,9 +5,10 @@ import json
 import pytest
 
 from costmodel.errors import InvalidInput
+from costmodel.importers.host_lists import expand
 from costmodel.importers.layers import read_layers
 from costmodel.importers.nccl_tests import read_nccl_tests
-from costmodel.importers.topology import expand, read_topology
+from costmodel.importers.topology import read_topology
 from costmodel.machines.cluster import read_cluster
 from costmodel.machines.links import read_links
 from costmodel.model.profile import read_profile
