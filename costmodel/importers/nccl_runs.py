@@ -132,6 +132,9 @@ def _check_ranks(run: Run) -> None:
                 "of processes that know nothing of each other (nccl-tests built without MPI); give one run"
             )
         seen[rank.number] = rank
+    if seen and max(seen) >= run.num_ranks:
+        missing = next(number for number in range(run.num_ranks) if number not in seen)
+        raise InvalidInput(f"{run.place}: rank {missing} is missing; keep nccl-tests' whole output")
     if run.num_ranks < 2:
         raise InvalidInput(
             f"{run.place}: {run.num_ranks or 'no'} rank takes part, and transfers need two; keep the lines '# Rank 0 "
