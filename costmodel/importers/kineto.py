@@ -71,7 +71,7 @@ def read_trace(path: str | Path) -> RankTrace:
         raise InvalidInput(f"{path}: not JSON: {error}; was the file cut off?") from None
     if not isinstance(root, dict) or not isinstance(root.get("traceEvents"), list):
         raise InvalidInput(f"{path}: no traceEvents; a trace that torch.profiler's export_chrome_trace wrote is needed")
-    told = root.get("distributedInfo")
+    told = root.get("distributedInfo", {"rank": 0, "world_size": 1})  # nothing is told of one process alone
     if not isinstance(told, dict) or not _is_count(told.get("rank")) or not _is_count(told.get("world_size")):
         raise InvalidInput(
             f"{path}: distributedInfo names no rank; profile inside a run whose process group is initialised"

@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> Answer:
     from simulator.traced_run import TracedRun
 
     traces = _traces(args.files)
-    rows = [traced_steps(trace, place) for place, trace in enumerate(traces)]
+    rows = [traced_steps(trace, place, alone=len(traces) == 1) for place, trace in enumerate(traces)]
     counts = {len(steps) for steps in rows}
     if len(counts) > 1:
         told = ", ".join(f"{len(steps)} in {trace.path}" for steps, trace in zip(rows, traces, strict=True))
