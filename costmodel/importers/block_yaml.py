@@ -1,6 +1,6 @@
 """The part of YAML that Slurm's ``topology.yaml`` is written in: lists and maps by indentation, and plain values.
 
-Values are text, quoted or not, or a list in brackets on one line; comments and blank lines count for nothing. What
+Values are text, quoted or not, or lists in brackets on one line; comments and blank lines count for nothing. What
 else YAML has (anchors, tags, maps in braces, text over several lines, several documents) is refused with its line.
 """
 
@@ -83,9 +83,12 @@ class _Reader:
     def _value(self, text: str, line: _Line) -> object:
         """Read what a key holds: text on its line, or the block below it."""
         if text:
-            if re.fullmatch(r"\[[^\[\]]*\]", text):
-                return [_plain(part.strip()) for part in text[1:-1].split(",") if part.strip()]
-            if _UNKNOWN.match(text) or text[0] == "[":
+            if text[0] == "[":
+                try:
+                    return read_flow_list(text)
+                except InvalidInput as error:
+                    self.fail(line.number, str(error))
+            if _UNKNOWN.match(text):
                 self.fail(line.number, f"{text[:60]!r}: text, numbers and lists are read of YAML")
             return _plain(text)
         below = self.lines[self.next] if self.next < len(self.lines) else None
@@ -110,6 +113,30 @@ def read_block_yaml(text: str, path: str) -> object:
     if reader.next < len(reader.lines):
         reader.fail(reader.lines[reader.next].number, "indented less than what it belongs to")
     return found
+
+
+def read_flow_list(text: str) -> list[object]:
+    """Return a list in brackets, of text and of lists.
+
+    Raises
+    ------
+    InvalidInput
+        Where brackets do not close.
+    """
+    top: list[object] = []
+    open_ones = [top]
+    for sign in re.findall(r"\[|\]|\"[^\"]*\"|'[^']*'|[^\[\],\s][^\[\],]*", text):
+        if sign == "[":
+            inner: list[object] = []
+            open_ones[-1].append(inner)
+            open_ones.append(inner)
+        elif sign == "]" and len(open_ones) > 1:
+            open_ones.pop()
+        else:
+            open_ones[-1].append(_plain(sign.strip()))
+    if len(open_ones) > 1 or len(top) != 1 or not isinstance(top[0], list):
+        raise InvalidInput(f"{text[:60]!r} is no list in brackets that close")
+    return top[0]
 
 
 def _without_comment(line: str) -> str:

@@ -6,13 +6,15 @@
     penstock import torch-csv schedule.csv --profile profile.json -o plan.json
     penstock import megatron-layout 'Ett|(tt|)*2ttL' --stages 4 --batch 64 --profile llama.json -o plan.json
     penstock import kineto rank0.json rank1.json -o profile.json --timeline-output run.json
+    penstock import job ds_config.json --trainer deepspeed --world-size 64 --model profile.json -o job.json
 
 torch-csv and megatron-layout make plans of what you run today: torch's compute_only CSV of orders, and Megatron-LM's
-pipeline layout (or a file that holds one), with costs from a profile. kineto reads what torch.profiler exported on each
-rank of a pipeline (torch.distributed.pipelining), says what F, B and waits took, and simulates the run as it was:
---costs-output and --orders-output are its costs and orders for simulate, where another --schedule says what that would
-take. Modules are in the profile where the profiler ran with_stack=True. What each format holds, and what it leaves
-open, is in docs/guide.md.
+pipeline layout (or a file that holds one), with costs from a profile. job does so from what DeepSpeed, torchtitan,
+Megatron-LM or Megatron-Bridge is configured by: each key is in the plan, or named with the reason; plan --from job.json
+holds it beside ours. kineto reads what torch.profiler exported on each rank of a pipeline, or on one rank of a training
+loop, says what F, B and waits took, and simulates the run as it was: --costs-output and --orders-output are its costs
+and orders for simulate, where another --schedule says what that would take. Modules are in the profile where the
+profiler ran with_stack=True. What each format holds, and what it leaves open, is in docs/guide.md.
 """
 
 import argparse
@@ -25,6 +27,7 @@ from planner.commands import import_kineto
 from planner.commands.answer import Answer, say
 from planner.commands.checked_output import Output, write_checked
 from planner.commands.flags import GIB, MEMORY_GIB, amount, positive
+from planner.commands.import_job import add_job_arguments, import_job
 from planner.commands.import_kineto import OUTPUTS
 from planner.commands.import_plans import FORMATS as PLANS
 from planner.commands.import_plans import add_plan_arguments, import_plan
@@ -32,7 +35,7 @@ from planner.commands.import_plans import add_plan_arguments, import_plan
 if TYPE_CHECKING:
     from costmodel.model.profile import Profile
 
-FORMATS = ("layers", "nccl-tests", "topology", "kineto", *PLANS)
+FORMATS = ("layers", "nccl-tests", "topology", "kineto", "job", *PLANS)
 SEVERAL = ("nccl-tests", "kineto")
 
 
@@ -63,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--model",
         metavar="NAME",
-        help="kineto: the model's name (default: that of the first file)",
+        help="kineto: the model's name (default: that of the first file); job: the profile of its model (needed)",
     )
     for name, text in OUTPUTS.items():
         parser.add_argument(f"--{name.replace('_', '-')}", metavar="F", help=text)
@@ -71,6 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--devices-per-host", type=positive, default=8, help="topology: Slurm's knows none (default %(default)s)"
     )
     add_plan_arguments(parser)
+    add_job_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> Answer:
@@ -79,9 +83,13 @@ def run(args: argparse.Namespace) -> Answer:
         raise UsageError(f"import {args.format}: {len(args.files)} files; one is read at a time")
     if args.format == "kineto":
         return import_kineto.run(args)
-    for name in ("model", *OUTPUTS):
+    for name in OUTPUTS if args.format == "job" else ("model", *OUTPUTS):
         if getattr(args, name):
             raise UsageError(f"--{name.replace('_', '-')} goes with import kineto, not with {args.format}; drop it")
+    if args.format == "job":
+        return import_job(args)
+    if args.trainer or args.world_size:
+        raise UsageError(f"--trainer and --world-size go with import job, not with {args.format}; drop them")
     if args.format in PLANS:
         return import_plan(args)
     return _READERS[args.format](args)
