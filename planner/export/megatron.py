@@ -1,8 +1,8 @@
 """Megatron-LM: the flags of a plan, its layout among them, one a line, as a shell reads them.
 
 Names are those of `megatron/training/arguments.py`, by the table that ``import job`` reads them by. Ranks follow
-Megatron's own order, tensor innermost, then context, data and pipeline. Leaves out the model's own sizes but its layers,
-and what a plan does not say: data, learning rate.
+Megatron's own order, tensor innermost, then context, data and pipeline. Leaves out the model's own sizes but its
+layers, and what a plan does not say: data, learning rate.
 """
 
 import json
