@@ -17,7 +17,11 @@ from costmodel.importers.block_yaml import read_block_yaml
 _VARIABLE = re.compile(r"\$\{(\w+)(?::?-([^}]*))?\}|\$(\w+)")
 _ASSIGNED = re.compile(r"([A-Z_][A-Z0-9_]*)=(.*)", re.DOTALL)
 _OVERRIDE = re.compile(r"\+{0,2}([a-z_][a-z0-9_]*(?:\.[a-z0-9_]+)*)=(.*)", re.DOTALL)
-_FLAG = re.compile(r"--?([A-Za-z][\w.-]*)(?:=(.*))?", re.DOTALL)
+_FLAG = re.compile(r"--?([A-Za-z][\w.-]+)(?:=(.*))?", re.DOTALL)
+_OF_A_SHELL = re.compile(r"[|;&<]+|[12&]?>.*")
+"""What ends the arguments of a command: a pipe, another command, a file for its output."""
+_OF_PYTHON = re.compile(r"-[A-Za-z]")
+"""Flags of the interpreter or launcher before the script; trainers have none of one letter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +83,10 @@ def _line(words: list[str], known: dict[str, str], place: str) -> Iterator[Entry
     """Yield the flags and overrides of one line; take over what it assigns."""
     key, values = "", list[str]()
     for word in (_put_in(word.strip("()"), known) for word in words):
+        if _OF_A_SHELL.fullmatch(word):
+            break
         flag, override, assigned = _FLAG.fullmatch(word), _OVERRIDE.fullmatch(word), _ASSIGNED.fullmatch(word)
-        if not (flag or override or assigned or word.endswith(".py")):
+        if not (flag or override or assigned or word.endswith(".py") or _OF_PYTHON.fullmatch(word)):
             values += [word] if word and key else []
             continue
         if key:

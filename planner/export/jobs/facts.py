@@ -10,7 +10,7 @@ from costmodel.errors import InvalidInput
 from planner.export.jobs.entries import Entry
 from planner.export.jobs.key_table import KeyTable
 
-_TRUE, _FALSE, _NONE = ("true", "1", "yes"), ("false", "0", "no"), ("none", "null", "auto", "")
+_TRUE, _FALSE, _NOTHING = ("true", "1", "yes"), ("false", "0", "no"), ("None", "null", "auto", "")
 MOST = 2**31
 
 
@@ -99,7 +99,7 @@ def facts_of(entries: Iterable[Entry], table: KeyTable, shared: KeyTable | None 
         if not fact and not why and shared:
             other = key.rpartition(".")[2].replace("_", "-")
             fact, why = shared.carried.get(other, ""), shared.why_ignored(other)
-        if str(entry.value).lower() in _NONE and (fact or why):
+        if str(entry.value) in _NOTHING and (fact or why):
             found.ignored.append((entry.key, "it says nothing: the trainer's default holds"))
         elif fact:
             _take(found, fact, entry)

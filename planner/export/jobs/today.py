@@ -3,6 +3,7 @@
 Leaves out any search; ``plan --from`` holds such a plan beside ours.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from costmodel.errors import UsageError
 from costmodel.model.profile import Profile
 from planner.export.given import Given, given_plan
 from planner.export.jobs.deepspeed_job import deepspeed_job
-from planner.export.jobs.entries import read_entries
+from planner.export.jobs.entries import Entry, read_entries
 from planner.export.jobs.facts import Facts, facts_of
 from planner.export.jobs.interpreted import TodaysJob, check_model
 from planner.export.jobs.key_table import key_table
@@ -45,12 +46,7 @@ def todays_plan(path: str | Path, trainer: str, profile: Profile, given_world: i
     DoesNotMatch
         When the job is of another model.
     """
-    table = key_table(trainer)
-    shared = key_table("megatron") if trainer == "megatron-bridge" else None
-    facts = facts_of(read_entries(path, trainer), table, shared)
-    check_model(facts, profile.graph, _tokens(profile))
-    job = _job(trainer, facts, profile, given_world, Path(path).parent)
-    facts.leave_the_rest()
+    job, facts = todays_job(read_entries(path, trainer), trainer, profile, given_world, Path(path).parent)
     given = Given(
         f"the job {Path(path).name} of {trainer}", job.stages, job.places, job.config, job.schedule, job.orders
     )
@@ -58,6 +54,18 @@ def todays_plan(path: str | Path, trainer: str, profile: Profile, given_world: i
     told = {"trainer": trainer, "precision": job.precision, "optimizer": job.optimizer, "habits": dict(job.habits)}
     ignored = [{"key": key, "why": why} for key, why in facts.ignored]
     return replace(plan, extra={**plan.extra, "job": {**told, "ignored": ignored}}), facts
+
+
+def todays_job(
+    entries: Sequence[Entry], trainer: str, profile: Profile, given_world: int, folder: Path
+) -> tuple[TodaysJob, Facts]:
+    """Return the job that the entries of a configuration come to, and what they said; see `todays_plan`."""
+    shared = key_table("megatron") if trainer == "megatron-bridge" else None
+    facts = facts_of(entries, key_table(trainer), shared)
+    check_model(facts, profile.graph, _tokens(profile))
+    job = _job(trainer, facts, profile, given_world, folder)
+    facts.leave_the_rest()
+    return job, facts
 
 
 def _tokens(profile: Profile) -> int:
@@ -75,8 +83,12 @@ def _job(trainer: str, facts: Facts, profile: Profile, given_world: int, folder:
     return megatron_job(facts, profile.graph, given_world)
 
 
+HOST_BYTES = 2**41
+"""Taken for a host's memory where a job offloads to it: it runs today, so there is room."""
+
+
 def _problem(profile: Profile, job: TodaysJob) -> Problem:
-    return Problem(
+    problem = Problem(
         profile,
         None,
         job.num_devices,
@@ -87,3 +99,7 @@ def _problem(profile: Profile, job: TodaysJob) -> Problem:
         trainer=job.trainer,
         habits=job.habits,
     )
+    if job.config.offload == "none":
+        return problem
+    hosts = tuple(replace(host, memory_bytes=HOST_BYTES) for host in problem.machines.hosts)
+    return replace(problem, cluster=replace(problem.machines, hosts=hosts))
