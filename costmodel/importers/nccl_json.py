@@ -1,6 +1,6 @@
 """The JSON of nccl-tests (``-J``) and rccl-tests (``-Z json -x``), as runs.
 
-nccl-tests lists the first rank of each process alone; how many GPUs a process has stands beside. Its environment,
+nccl-tests lists the first rank of each process alone; its configuration says how many GPUs a process has. Environment,
 arguments and host names are read over and never stored. rccl-tests writes a list of rows with the numbers of ranks, and
 no device. Leaves out what runs must keep (`costmodel.importers.nccl_runs`).
 """
@@ -9,7 +9,7 @@ from decimal import Decimal
 
 from costmodel.errors import InvalidInput
 from costmodel.files import Node
-from costmodel.importers.nccl_runs import Part, Rank, Row, Run, rate, time_us
+from costmodel.importers.nccl_runs import NcclOutput, NcclPart, NcclRank, NcclRow, rate, time_us
 from costmodel.importers.nccl_text import PROGRAM
 
 RCCL_PROGRAMS = {
@@ -23,12 +23,12 @@ RCCL_PROGRAMS = {
 """Names of collectives in rccl-tests' rows."""
 
 
-def read_runs(root: Node) -> list[Run]:
+def read_runs(root: Node) -> list[NcclOutput]:
     """Return the runs of a document; `InvalidInput` names the place where it is none."""
     return _rccl_runs(root) if isinstance(root.value, list) else [_nccl_run(root)]
 
 
-def _nccl_run(root: Node) -> Run:
+def _nccl_run(root: Node) -> NcclOutput:
     members = root.entries()
     for key in ("args", "config", "results", "out_of_bounds"):
         if key not in members:
@@ -38,7 +38,7 @@ def _nccl_run(root: Node) -> Run:
     ranks, num_ranks = _ranks(members["config"])
     rows = tuple(map(_nccl_row, members["results"].items()))
     count = _needed(members["out_of_bounds"], "count")
-    return Run(
+    return NcclOutput(
         named[1] if named else None,
         root.file,
         ranks,
@@ -49,7 +49,7 @@ def _nccl_run(root: Node) -> Run:
     )
 
 
-def _ranks(config: Node) -> tuple[tuple[Rank, ...], int]:
+def _ranks(config: Node) -> tuple[tuple[NcclRank, ...], int]:
     """Return the ranks that are listed, and how many there are: of a process with several GPUs the first is listed."""
     fields = config.entries()
     each = 1
@@ -61,7 +61,7 @@ def _ranks(config: Node) -> tuple[tuple[Rank, ...], int]:
         own = node.entries()
         number = own["rank"].integer() if "rank" in own else place
         group = own["group"].integer() if "group" in own else 0
-        found.append(Rank(number, group, _needed(node, "device_info").text().strip() or "cuda", _place(node)))
+        found.append(NcclRank(number, group, _needed(node, "device_info").text().strip() or "cuda", _place(node)))
     numbers = [rank.number for rank in found]
     if not found:
         config.fail("no devices; they say how many ranks took part")
@@ -70,28 +70,28 @@ def _ranks(config: Node) -> tuple[tuple[Rank, ...], int]:
     return tuple(found), len(numbers)
 
 
-def _nccl_row(node: Node) -> Row:
+def _nccl_row(node: Node) -> NcclRow:
     fields = node.entries()
     halves = [fields[key] for key in ("out_of_place", "in_place") if key in fields and fields[key].value is not None]
     if "size" not in fields or not halves:
         node.fail("each result has size, and out_of_place or in_place")
     kind = tuple(fields[key].text().strip() if key in fields else "" for key in ("type", "redop", "root"))
-    return Row(fields["size"].integer(), (kind[0], kind[1], kind[2]), tuple(map(_part, halves)), _place(node))
+    return NcclRow(fields["size"].integer(), (kind[0], kind[1], kind[2]), tuple(map(_part, halves)), _place(node))
 
 
-def _part(node: Node) -> Part:
+def _part(node: Node) -> NcclPart:
     fields = node.entries()
     if "time" not in fields:
         node.fail("each has time in microseconds (run without -C)")
     wrong = fields.get("nwrong")
     num_wrong = 0.0 if wrong is None or wrong.value is None else wrong.number()
     rates = [_rate(fields[key]) if key in fields else None for key in ("alg_bw", "bus_bw")]
-    return Part(time_us(fields["time"].number(), _place(node)), rates[0], rates[1], num_wrong)
+    return NcclPart(time_us(fields["time"].number(), _place(node)), rates[0], rates[1], num_wrong)
 
 
-def _rccl_runs(root: Node) -> list[Run]:
+def _rccl_runs(root: Node) -> list[NcclOutput]:
     """Return the runs of a list of rows: one a name and a number of ranks, with the out-of-place row first."""
-    found: dict[tuple[str, int], dict[tuple[int, int, tuple[str, str, str]], list[tuple[int, Part, str]]]] = {}
+    found: dict[tuple[str, int], dict[tuple[int, int, tuple[str, str, str]], list[tuple[int, NcclPart, str]]]] = {}
     for node in root.items():
         fields = node.entries()
         name, num_ranks = _needed(node, "name").text(), _needed(node, "ranks").integer(1)
@@ -106,20 +106,20 @@ def _rccl_runs(root: Node) -> list[Run]:
         for (_, size, kind), halves in rows.items():
             if len({half[0] for half in halves}) < len(halves):
                 raise InvalidInput(f"{halves[-1][2]}: {size} bytes again, as in {halves[0][2]}; give one run")
-            placed.append(Row(size, kind, tuple(half[1] for half in sorted(halves, key=_in_place)), halves[0][2]))
-        ranks = (Rank(0, 0, "cuda", root.file),)
+            placed.append(NcclRow(size, kind, tuple(half[1] for half in sorted(halves, key=_in_place)), halves[0][2]))
+        ranks = (NcclRank(0, 0, "cuda", root.file),)
         program = RCCL_PROGRAMS.get(name, name.lower())
-        runs.append(Run(program, root.file, ranks, num_ranks, tuple(placed), 0, root.file))
+        runs.append(NcclOutput(program, root.file, ranks, num_ranks, tuple(placed), 0, root.file))
     if not runs:
         root.fail("no rows; rccl-tests writes one a size and type")
     return runs
 
 
-def _in_place(half: tuple[int, Part, str]) -> int:
+def _in_place(half: tuple[int, NcclPart, str]) -> int:
     return half[0]
 
 
-def _rccl_part(node: Node) -> Part:
+def _rccl_part(node: Node) -> NcclPart:
     fields = node.entries()
     wrong = fields["wrong"].value if "wrong" in fields else "N/A"
     text = str(wrong)
@@ -127,7 +127,7 @@ def _rccl_part(node: Node) -> Part:
         node.fail("wrong is a number or N/A")
     rates = [_rate(fields[key]) if key in fields else None for key in ("algBw", "busBw")]
     num_wrong = 0.0 if text in ("N/A", "") else float(text)
-    return Part(time_us(_needed(node, "time").number(), _place(node)), rates[0], rates[1], num_wrong)
+    return NcclPart(time_us(_needed(node, "time").number(), _place(node)), rates[0], rates[1], num_wrong)
 
 
 def _needed(node: Node, key: str) -> Node:

@@ -28,7 +28,7 @@ TYPES = ("float", "bfloat16", "half")
 
 
 @dataclass(frozen=True, slots=True)
-class Rank:
+class NcclRank:
     """A rank as a run names it; `group` is not 0 where ranks were split into several communicators."""
 
     number: int
@@ -38,7 +38,7 @@ class Rank:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class NcclPart:
     """The out-of-place or in-place half of a row; rates are None where they are not told, GB/s."""
 
     time_us: float
@@ -48,24 +48,24 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class NcclRow:
     """The transfers of one size; `kind` is type, operator and root."""
 
     size_bytes: int
     kind: tuple[str, str, str]
-    parts: tuple[Part, ...]
+    parts: tuple[NcclPart, ...]
     place: str
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class NcclOutput:
     """What one program printed; `num_ranks` counts ranks that the tool does not list one by one."""
 
     program: str | None
     place: str
-    ranks: tuple[Rank, ...]
+    ranks: tuple[NcclRank, ...]
     num_ranks: int
-    rows: tuple[Row, ...]
+    rows: tuple[NcclRow, ...]
     num_wrong: int
     wrong_place: str
 
@@ -82,7 +82,7 @@ class NcclRun:
     left_out: tuple[str, ...] = ()
 
 
-def measured(run: Run) -> NcclRun:
+def measured(run: NcclOutput) -> NcclRun:
     """Return the times of a run.
 
     Raises
@@ -99,7 +99,7 @@ def measured(run: Run) -> NcclRun:
     _check_ranks(run)
     if run.num_wrong:
         raise InvalidInput(f"{run.wrong_place}: {run.num_wrong} values out of bounds: the results are wrong; run again")
-    rows: dict[tuple[str, str, str], dict[int, Row]] = {}
+    rows: dict[tuple[str, str, str], dict[int, NcclRow]] = {}
     for row in run.rows:
         _check_row(row, run.program, run.num_ranks)
         other = rows.setdefault(row.kind, {}).setdefault(row.size_bytes, row)
@@ -118,7 +118,7 @@ def measured(run: Run) -> NcclRun:
     return NcclRun(PROGRAMS[run.program], run.ranks[0].device, run.num_ranks, table, run.place, left_out)
 
 
-def _check_ranks(run: Run) -> None:
+def _check_ranks(run: NcclOutput) -> None:
     seen: dict[int, Rank] = {}
     for rank in run.ranks:
         if rank.group:
@@ -142,7 +142,7 @@ def _check_ranks(run: Run) -> None:
         )
 
 
-def _check_row(row: Row, program: str, num_ranks: int) -> None:
+def _check_row(row: NcclRow, program: str, num_ranks: int) -> None:
     """Refuse rows of wrong results, and rates that are not of this program on these ranks."""
     factor = {"sendrecv": Decimal(1), "all_reduce": Decimal(2 * (num_ranks - 1)) / num_ranks}.get(
         program, Decimal(num_ranks - 1) / num_ranks

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from costmodel.errors import InvalidInput
-from costmodel.importers.nccl_runs import Part, Rank, Row, Run, rate, time_us
+from costmodel.importers.nccl_runs import NcclOutput, NcclPart, NcclRank, NcclRow, rate, time_us
 
 PROGRAM = re.compile(r"(?<!\w)(\w+?)_perf(?:_mpi)?\b")  # from the start of a word alone: a long one is read once
 _HEADER = re.compile(r"#\s*nThread\s+\d+\s+nGpus\s+\d+")
@@ -27,12 +27,12 @@ class _Open:
 
     place: str
     program: str | None = None
-    ranks: list[Rank] = field(default_factory=list)
+    ranks: list[NcclRank] = field(default_factory=list)
     columns: list[str] = field(default_factory=list)
-    rows: list[Row] = field(default_factory=list)
+    rows: list[NcclRow] = field(default_factory=list)
 
 
-def read_runs(text: str, path: str) -> list[Run]:
+def read_runs(text: str, path: str) -> list[NcclOutput]:
     """Return the runs of a text.
 
     Raises
@@ -40,7 +40,7 @@ def read_runs(text: str, path: str) -> list[Run]:
     InvalidInput
         Names the line at which a run is not whole.
     """
-    runs: list[Run] = []
+    runs: list[NcclOutput] = []
     said: str | None = None  # the program that was named last
     run: _Open | None = None
     for place, line in _lines(text, path):
@@ -80,9 +80,9 @@ def _lines(text: str, path: str) -> Iterator[tuple[str, str]]:
         yield f"{path}: line {number}", line
 
 
-def _closed(run: _Open, place: str, footer: re.Match[str]) -> Run:
+def _closed(run: _Open, place: str, footer: re.Match[str]) -> NcclOutput:
     num_wrong = max(int(footer[1]), int(footer[2] == "FAILED"))
-    return Run(run.program, run.place, tuple(run.ranks), len(run.ranks), tuple(run.rows), num_wrong, place)
+    return NcclOutput(run.program, run.place, tuple(run.ranks), len(run.ranks), tuple(run.rows), num_wrong, place)
 
 
 def _check_outside(place: str, line: str, comment: str) -> None:
@@ -96,7 +96,7 @@ def _check_outside(place: str, line: str, comment: str) -> None:
 def _inside(run: _Open, place: str, line: str, comment: str) -> None:
     """Take one line of a run."""
     if rank := _RANK.match(comment):
-        run.ranks.append(Rank(int(rank[1]), int(rank[2] or 0), rank[3].strip() or "cuda", place))
+        run.ranks.append(NcclRank(int(rank[1]), int(rank[2] or 0), rank[3].strip() or "cuda", place))
     elif names := _COLUMNS.match(comment):
         run.columns = names[1].split()
         if "time" not in run.columns:
@@ -107,7 +107,7 @@ def _inside(run: _Open, place: str, line: str, comment: str) -> None:
         run.rows.append(_row(row[1].split(), run.columns, place))
 
 
-def _row(cells: list[str], columns: list[str], place: str) -> Row:
+def _row(cells: list[str], columns: list[str], place: str) -> NcclRow:
     times = [i for i, name in enumerate(columns) if name == "time"]
     num_cells = len(columns) + ("timestamp" in columns)  # a day and a time
     if len(cells) != num_cells:
@@ -119,10 +119,10 @@ def _row(cells: list[str], columns: list[str], place: str) -> Row:
     parts = tuple(part for i in times if (part := _part(cells[i : i + 4], columns[i : i + 4], place)))
     if not parts:
         raise InvalidInput(f"{place}: the row {' '.join(cells)[:60]!r} has no time in its columns 'time'")
-    return Row(int(cells[0]), (named["type"], named.get("redop", ""), named.get("root", "")), parts, place)
+    return NcclRow(int(cells[0]), (named["type"], named.get("redop", ""), named.get("root", "")), parts, place)
 
 
-def _part(cells: list[str], names: list[str], place: str) -> Part | None:
+def _part(cells: list[str], names: list[str], place: str) -> NcclPart | None:
     """Read a time and what follows it; nothing where the program does not run so."""
     told = dict(zip(names, cells, strict=True))
     if told["time"] == "N/A":
@@ -133,4 +133,4 @@ def _part(cells: list[str], names: list[str], place: str) -> Part | None:
     except ValueError:
         raise InvalidInput(f"{place}: {' '.join(cells)!r} are no time, rates and number of wrong values") from None
     rates = [rate(told[name], place) if name in told else None for name in ("algbw", "busbw")]
-    return Part(time_us(time, place), rates[0], rates[1], num_wrong)
+    return NcclPart(time_us(time, place), rates[0], rates[1], num_wrong)

@@ -11,7 +11,7 @@
 torch-csv and megatron-layout make plans of what you run today: torch's compute_only CSV of orders, and Megatron-LM's
 pipeline layout (or a file that holds one), with costs from a profile. job does so from what DeepSpeed, torchtitan,
 Megatron-LM or Megatron-Bridge is configured by: each key is in the plan, or named with the reason; plan --from job.json
-holds it beside ours. kineto reads what torch.profiler exported on each rank of a pipeline, or on one rank of a training
+compares it with ours. kineto reads what torch.profiler exported on each rank of a pipeline, or on one of a training
 loop, says what F, B and waits took, and simulates the run as it was: --costs-output and --orders-output are its costs
 and orders for simulate, where another --schedule says what that would take. Modules are in the profile where the
 profiler ran with_stack=True. What each format holds, and what it leaves open, is in docs/guide.md.

@@ -1,6 +1,6 @@
 """``penstock import job``: what somebody runs today, from its trainer's own configuration, as a plan.
 
-Leaves out the reading (`planner.export.jobs`); ``plan --from`` holds the plan beside ours.
+Leaves out the reading (`planner.export.job_configs`); ``plan --from`` compares the plan with ours.
 """
 
 import argparse
@@ -25,7 +25,7 @@ def add_job_arguments(parser: argparse.ArgumentParser) -> None:
 def import_job(args: argparse.Namespace) -> Answer:
     """Read the configuration, price its stages, write the plan and say what was left out."""
     from costmodel.model.profile import read_profile
-    from planner.export.jobs.today import todays_plan
+    from planner.export.job_configs.today import todays_plan
     from planner.plan import read_plan, write_plan
     from planner.plan.provenance import rank_limits
     from planner.plan.replica import places_of

@@ -8,7 +8,7 @@ user's: one entry for each of ``LAYERS``, in that order. Leaves out tensor-paral
 import json
 from itertools import accumulate
 
-from planner.export.jobs.key_table import key_table
+from planner.export.job_configs.key_table import key_table
 from planner.plan import Plan
 
 SUBCLASS = '''\

@@ -8,7 +8,7 @@ layers, and what a plan does not say: data, learning rate.
 import json
 from shlex import join
 
-from planner.export.jobs.key_table import key_table
+from planner.export.job_configs.key_table import key_table
 from planner.graph.layout import layer_letters, layout_text
 from planner.plan import Plan
 from planner.question.pipeline_support import Job

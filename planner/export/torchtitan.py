@@ -8,7 +8,7 @@ plan does not say: data, learning rate, compilation.
 import json
 from collections.abc import Mapping
 
-from planner.export.jobs.key_table import key_table
+from planner.export.job_configs.key_table import key_table
 from planner.export.torch_csv import schedule_csv
 from planner.graph.model_parts import model_part_names
 from planner.plan import Plan

@@ -9,11 +9,11 @@ from costmodel.errors import DoesNotMatch, InvalidInput, PenstockError, UsageErr
 from costmodel.model.profile import write_profile
 from planner.commands import main
 from planner.export.forms import export
-from planner.export.jobs.entries import Entry, read_entries
-from planner.export.jobs.facts import facts_of
-from planner.export.jobs.key_table import WHY, key_table
-from planner.export.jobs.layer_rows import balanced_bounds, megatron_counts, torchtitan_counts, uniform_bounds
-from planner.export.jobs.today import TRAINERS, todays_job, todays_plan
+from planner.export.job_configs.entries import Entry, read_entries
+from planner.export.job_configs.facts import facts_of
+from planner.export.job_configs.key_table import WHY, key_table
+from planner.export.job_configs.layer_rows import balanced_bounds, megatron_counts, torchtitan_counts, uniform_bounds
+from planner.export.job_configs.today import TRAINERS, todays_job, todays_plan
 from planner.plan.replica import places_of
 from planner.question.pipeline_support import not_taken
 from tests.support.described_models import described
@@ -87,9 +87,12 @@ def changed(value):
     if text.lower() in ("true", "false"):
         return text.lower() == "false"
     if text.lstrip("-").isdigit():
-        return int(text) * 2 + (int(text) == 0)
+        return int(text) * 2 + 3 * (int(text) == 0)
+    if text.startswith("type:"):
+        return "uniform"
     others = {"adam": "sgd", "AdamW": "SGD", "SGD": "Adam", "sgd": "adam", "uniform": "parameters", "none": "full"}
     others |= {"full": "selective", "never": "always", "bf16_mixed": "fp16_mixed", "cpu": "none"}
+    others |= {"bf16_with_fp8_current_scaling_mixed": "bf16_mixed", "0.9": 0, "0.0": 0.5}
     return others.get(text, [] if isinstance(value, list) else f"{text}x")
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.support.published_data import published_data
 from costmodel.architectures.command import make
-from planner.export.jobs.today import todays_plan
+from planner.export.job_configs.today import todays_plan
 from planner.front import make_plan
 from planner.question.effort import Effort
 from planner.question.pins import Group, Pins, StagePin

@@ -10,7 +10,7 @@ from planner.graph.layout import Rows
 
 
 def with_ends(counts: Sequence[int], num_mtp: int = 0) -> Rows:
-    """Return the rows of stages with so many layers each: the embedding first, the head last."""
+    """Return the rows of stages with these numbers of layers: the embedding first, the head last."""
     rows = ["t" * count for count in counts]
     rows[0] = f"E{rows[0]}"
     rows[-1] = f"{rows[-1]}{'m' * num_mtp}L"

@@ -8,9 +8,16 @@ from costmodel.errors import InvalidInput
 from costmodel.importers.block_yaml import read_flow_list
 from costmodel.model.graph import OperatorGraph
 from costmodel.stages.config import StageConfig
-from planner.export.jobs.facts import Facts
-from planner.export.jobs.interpreted import TodaysJob, expert_degree, layers_of, precision_of, replicas, world_size
-from planner.export.jobs.layer_rows import megatron_counts, with_ends
+from planner.export.job_configs.facts import Facts
+from planner.export.job_configs.interpreted import (
+    TodaysJob,
+    expert_degree,
+    layers_of,
+    precision_of,
+    replicas,
+    world_size,
+)
+from planner.export.job_configs.layer_rows import megatron_counts, with_ends
 from planner.export.read_layout import read_rows
 from planner.graph.layout import Rows, layout_text, parse_layout
 
@@ -125,19 +132,24 @@ def _layout(facts: Facts) -> Rows:
         if unknown:
             facts.fail("layout", f"a stage holds {unknown[0]!r}; {', '.join(LETTERS)} are known")
         found.append("".join(LETTERS.get(name, name) for name in map(str, names)))
+    if not found:
+        facts.fail("layout", "it has no stage")
     return tuple(found)
 
 
 def _precision(facts: Facts) -> str:
-    mixed = facts.text("mixed_precision").replace("mxfp8", "fp8")
-    return precision_of(facts) or next((name for name in ("fp8", "bf16", "fp16") if name in mixed), "")
+    mixed = facts.text("mixed_precision")
+    known = [name for name in ("fp8", "bf16", "fp16") if name in mixed]
+    if "fp4" in mixed or not known:
+        facts.leave("mixed_precision", "it is not priced: the precision is the profile's, or what other keys say")
+        known = [""]
+    return precision_of(facts) or known[0]
 
 
 def _optimizer(facts: Facts) -> str:
     name = facts.text("optimizer", "adam").lower()
     if name == "sgd":
-        momentum = facts.entry("momentum")
-        return "sgd" if momentum and float(str(momentum.value) or 0) == 0 else "momentum"
+        return "momentum" if facts.number("momentum", 0.9) else "sgd"
     facts.leave("momentum", "the optimizer has none")
     if "adam" not in name:
         facts.leave("optimizer", "it is priced as Adam")

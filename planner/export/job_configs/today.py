@@ -1,6 +1,6 @@
 """What somebody runs today as a plan: a trainer's configuration read, its stages priced and simulated.
 
-Leaves out any search; ``plan --from`` holds such a plan beside ours.
+Leaves out any search; ``plan --from`` compares such a plan with ours.
 """
 
 from collections.abc import Sequence
@@ -10,13 +10,13 @@ from pathlib import Path
 from costmodel.errors import UsageError
 from costmodel.model.profile import Profile
 from planner.export.given import Given, given_plan
-from planner.export.jobs.deepspeed_job import deepspeed_job
-from planner.export.jobs.entries import Entry, read_entries
-from planner.export.jobs.facts import Facts, facts_of
-from planner.export.jobs.interpreted import TodaysJob, check_model
-from planner.export.jobs.key_table import key_table
-from planner.export.jobs.megatron_job import megatron_job
-from planner.export.jobs.torchtitan_job import torchtitan_job
+from planner.export.job_configs.deepspeed_job import deepspeed_job
+from planner.export.job_configs.entries import Entry, read_entries
+from planner.export.job_configs.facts import Facts, facts_of
+from planner.export.job_configs.interpreted import TodaysJob, check_model
+from planner.export.job_configs.key_table import key_table
+from planner.export.job_configs.megatron_job import megatron_job
+from planner.export.job_configs.torchtitan_job import torchtitan_job
 from planner.plan import Plan
 from planner.question.problem import Problem
 from planner.question.same_model import sample_of

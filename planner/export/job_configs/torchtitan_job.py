@@ -10,8 +10,8 @@ from pathlib import Path
 from costmodel.errors import InvalidInput
 from costmodel.model.graph import OperatorGraph
 from costmodel.stages.config import StageConfig
-from planner.export.jobs.facts import Facts
-from planner.export.jobs.interpreted import (
+from planner.export.job_configs.facts import Facts
+from planner.export.job_configs.interpreted import (
     Stages,
     TodaysJob,
     expert_degree,
@@ -20,7 +20,7 @@ from planner.export.jobs.interpreted import (
     stages_by_parts,
     world_size,
 )
-from planner.export.jobs.layer_rows import torchtitan_counts, with_ends
+from planner.export.job_configs.layer_rows import torchtitan_counts, with_ends
 from planner.export.read_layout import stages_of_rows
 from planner.graph.model_parts import model_part_names
 from simulator.schedules.kind import Orders
@@ -228,7 +228,7 @@ def _optimizer(facts: Facts) -> str:
     for fact, why in (
         ("reduce_in", "gradients are priced as the trainer usually sums them (plan --gradient-bytes)"),
         ("selective_option", "selective recompute is priced as by operators (plan --selective)"),
-        ("expert_overlap", "experts' transfers are priced beside nothing"),
+        ("expert_overlap", "experts' transfers are priced as overlapping nothing"),
     ):
         facts.leave(fact, why)
     name = facts.text("optimizer", "AdamW").lower()

@@ -1,14 +1,15 @@
 """What a configuration says of a job, fact by fact, and what of it a plan ignores, each with the reason.
 
-Leaves out what facts come to together, which differs by trainer (`planner.export.jobs.interpreted`).
+Leaves out what facts come to together, which differs by trainer (`planner.export.job_configs.interpreted`).
 """
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from costmodel.errors import InvalidInput
-from planner.export.jobs.entries import Entry
-from planner.export.jobs.key_table import KeyTable
+from planner.export.job_configs.entries import Entry
+from planner.export.job_configs.key_table import KeyTable
 
 _TRUE, _FALSE, _NOTHING = ("true", "1", "yes"), ("false", "0", "no"), ("None", "null", "auto", "")
 MOST = 2**31
@@ -53,6 +54,19 @@ class Facts:
         if not least <= int(text) <= MOST:
             _fail(entry, f"a number from {least} is needed")
         return int(text)
+
+    def number(self, fact: str, default: float) -> float:
+        """Return a number from 0."""
+        entry = self.entry(fact)
+        if entry is None:
+            return default
+        try:
+            found = float(str(entry.value))
+        except ValueError:
+            found = math.nan
+        if not 0 <= found < MOST:
+            _fail(entry, "a number from 0 is needed")
+        return found
 
     def flag(self, fact: str, default: bool = False) -> bool:
         """Return true or false."""

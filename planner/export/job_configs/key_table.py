@@ -1,7 +1,7 @@
 """A trainer's keys: which fact of a job each carries, or why a plan ignores it.
 
 Reading and writing go by the same table. A key may end in ``*``, which stands for any rest. Leaves out values
-(`planner.export.jobs.facts`).
+(`planner.export.job_configs.facts`).
 """
 
 import csv

@@ -1,6 +1,6 @@
 """A job as every trainer's facts come to it: degrees, batch, schedule, and what each stage holds.
 
-Leaves out keys and their values (`planner.export.jobs.facts`) and prices (`planner.export.jobs.today`).
+Leaves out keys and their values (`planner.export.job_configs.facts`) and prices (`planner.export.job_configs.today`).
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from costmodel.errors import DoesNotMatch, InvalidInput, UsageError
 from costmodel.model.graph import OperatorGraph
 from costmodel.stages.config import StageConfig
 from planner.export.given import operators_of
-from planner.export.jobs.facts import Facts
+from planner.export.job_configs.facts import Facts
 from planner.graph.layout import part_letters
 from simulator.schedules.kind import Orders
 

@@ -1,7 +1,7 @@
 """DeepSpeed's facts as a job: batch, ZeRO, offload, and a pipeline's stages as `PipelineModule` divides its layers.
 
-Entries of its list of layers are taken to be the model's parts: embedding, each layer, norm, head. Leaves out a
-tensor-parallel `mpu` beside a pipeline, of which the configuration says nothing.
+Entries of its list of layers are taken to be the model's parts: embedding, each layer, norm, head. Leaves out the
+tensor-parallel `mpu` of a pipeline, of which the configuration says nothing.
 """
 
 from itertools import pairwise
@@ -10,9 +10,16 @@ from costmodel.errors import UsageError
 from costmodel.model.graph import OperatorGraph
 from costmodel.stages.config import StageConfig
 from planner.export.given import operators_of
-from planner.export.jobs.facts import Facts
-from planner.export.jobs.interpreted import TodaysJob, layers_of, precision_of, replicas, stages_by_parts, world_size
-from planner.export.jobs.layer_rows import balanced_bounds, uniform_bounds
+from planner.export.job_configs.facts import Facts
+from planner.export.job_configs.interpreted import (
+    TodaysJob,
+    layers_of,
+    precision_of,
+    replicas,
+    stages_by_parts,
+    world_size,
+)
+from planner.export.job_configs.layer_rows import balanced_bounds, uniform_bounds
 
 HOST = ("cpu", "nvme")
 
@@ -113,8 +120,7 @@ def _rows(facts: Facts, graph: OperatorGraph, places: int) -> list[list[str]]:
 def _optimizer(facts: Facts) -> str:
     name = facts.text("optimizer", "Adam").lower()
     if name == "sgd":
-        momentum = facts.entry("momentum")
-        return "momentum" if momentum and float(str(momentum.value) or 0) else "sgd"
+        return "momentum" if facts.number("momentum", 0.0) else "sgd"
     facts.leave("momentum", "the optimizer has none")
     if "adam" not in name:
         facts.leave("optimizer", "it is priced as Adam")

@@ -1,7 +1,7 @@
 """Configurations of trainers as lists of keys with their values: JSON, TOML, YAML, and arguments as shells have them.
 
 Arguments may stand in a launch script: lines are continued by backslashes, ``NAME=value`` is put in for ``$NAME``, and
-what is no flag is passed over. Nothing is run. Leaves out what keys mean (`planner.export.jobs.facts`).
+what is no flag is passed over. Nothing is run. Leaves out what keys mean (`planner.export.job_configs.facts`).
 """
 
 import re
