@@ -119,7 +119,7 @@ def measured(run: NcclOutput) -> NcclRun:
 
 
 def _check_ranks(run: NcclOutput) -> None:
-    seen: dict[int, Rank] = {}
+    seen: dict[int, NcclRank] = {}
     for rank in run.ranks:
         if rank.group:
             raise InvalidInput(
