@@ -141,7 +141,7 @@ def read_json(path: str | Path) -> Node:
         key or more than 64 levels.
     """
     file = str(path)
-    text = _read_text(Path(path))
+    text = read_text(Path(path))
     try:
         value = json.loads(text, object_pairs_hook=_unique_keys, parse_constant=_no_constant, parse_float=_finite)
         _check_depth(value)
@@ -158,8 +158,11 @@ def read_json(path: str | Path) -> Node:
 
 def read_toml(path: str | Path) -> Node:
     """Read a TOML file into a `Node`; the same rules as `read_json`."""
-    file = str(path)
-    text = _read_text(Path(path))
+    return toml_node(read_text(Path(path)), str(path))
+
+
+def toml_node(text: str, file: str) -> Node:
+    """Read the text of a TOML file into a `Node`; the same rules as `read_json`."""
     try:
         value = tomllib.loads(text, parse_float=_finite)
         _check_depth(value)
@@ -210,7 +213,14 @@ def write_text(path: str | Path, text: str) -> None:
     place(path, gzip.compress(data, mtime=0) if str(path).endswith(".gz") else data)
 
 
-def _read_text(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """Read a regular file of UTF-8 text (gzip by the suffix ``.gz``).
+
+    Raises
+    ------
+    InvalidInput
+        When it cannot be read, is larger than the limit, or is no such text.
+    """
     try:
         data = read_bytes(path)
         if data.startswith(codecs.BOM_UTF8):
@@ -232,9 +242,7 @@ def _read_text(path: Path) -> str:
 
 def read_bytes(path: Path) -> bytes:
     """Read a regular file, decompressed if its name says so, as far as the limit and no further."""
-    kind = path.stat().st_mode
-    if not stat.S_ISREG(kind) and not stat.S_ISDIR(kind):  # opening a folder says so
-        raise InvalidInput(f"{path}: is no regular file; give the name of a file, which is read as often as needed")
+    check_regular(path)
     allowed = limits.most("bytes")
     pieces, num_bytes = [], 0
     with gzip.open(path) if path.suffix in (".gz", ".tgz") else path.open("rb") as file:
@@ -243,6 +251,13 @@ def read_bytes(path: Path) -> bytes:
             num_bytes += len(piece)
     limits.check("bytes", num_bytes, str(path), at_least=True)
     return b"".join(pieces)
+
+
+def check_regular(path: Path) -> None:
+    """Refuse pipes, devices and sockets, which may never end and are read once alone."""
+    kind = path.stat().st_mode
+    if not stat.S_ISREG(kind) and not stat.S_ISDIR(kind):  # opening a folder says so
+        raise InvalidInput(f"{path}: is no regular file; give the name of a file, which is read as often as needed")
 
 
 def _unique_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from costmodel.errors import InvalidInput, ReadableButWrong, UsageError
-from costmodel.files import write_text
+from costmodel.files import check_regular, write_text
 from simulator.actions import COMPUTE, Action, Kind, pair_text
 from simulator.schedule import Schedule, StageEdge, StageGraph
 from simulator.validation import validate_schedule
@@ -89,6 +89,7 @@ def read_torch_csv(path: str | Path) -> Schedule:
         For a schedule that is not legal: the first problem, with its place on the grid.
     """
     try:
+        check_regular(Path(path))
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInput(f"{path}: cannot be read ({error}); give a CSV that torch's _dump_csv wrote") from None

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from costmodel.errors import InvalidInput
+from costmodel.files import check_regular
 
 MOST_BYTES = 1 << 30
 """Of a trace once it is unpacked."""
@@ -70,7 +71,7 @@ def read_trace(path: str | Path) -> RankTrace:
         raise InvalidInput(f"{path}: not JSON: {error}; was the file cut off?") from None
     if not isinstance(root, dict) or not isinstance(root.get("traceEvents"), list):
         raise InvalidInput(f"{path}: no traceEvents; a trace that torch.profiler's export_chrome_trace wrote is needed")
-    told = root.get("distributedInfo")
+    told = root.get("distributedInfo", {"rank": 0, "world_size": 1})  # nothing is told of one process alone
     if not isinstance(told, dict) or not _is_count(told.get("rank")) or not _is_count(told.get("world_size")):
         raise InvalidInput(
             f"{path}: distributedInfo names no rank; profile inside a run whose process group is initialised"
@@ -87,6 +88,7 @@ def read_trace(path: str | Path) -> RankTrace:
 
 def _text(path: Path) -> str:
     try:
+        check_regular(path)
         with path.open("rb") as file:
             packed = file.read(2) == b"\x1f\x8b"
             file.seek(0)

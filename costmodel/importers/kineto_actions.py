@@ -10,10 +10,11 @@ thread. What communicates does not count. Leaves out the optimizer, and overlapp
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from costmodel.errors import InvalidInput
 from costmodel.importers.kineto import CHUNK, KERNELS, LAUNCHES, STEP, Event, RankTrace
+from costmodel.importers.kineto_training import training_spans
 
 COMPUTE = ("F", "B", "I", "W")
 _RUNTIME = re.compile(r"PP:(\d{1,6})([A-Z]+(?:_[A-Z]+)?)(\d{0,6})", re.ASCII)
@@ -23,7 +24,8 @@ _COMMUNICATION = ("c10d::", "gloo:", "nccl", "record_param_comms")
 _OPTIMIZER = "Optimizer."
 
 WAYS_OUT = (
-    "profile a schedule of torch's runtime (its actions are marked PP:...), or GPipe, or any other with with_stack=True"
+    "profile a schedule of torch's runtime (its actions are marked PP:...), or GPipe, or any other with "
+    "with_stack=True; of a training loop without a pipeline give one rank's trace, of whole steps"
 )
 
 
@@ -52,7 +54,7 @@ class _Mark:
     event: Event
 
 
-def traced_steps(trace: RankTrace, place: int) -> list[list[TracedAction]]:
+def traced_steps(trace: RankTrace, place: int, *, alone: bool = False) -> list[list[TracedAction]]:
     """Return a rank's actions, a list a step.
 
     Parameters
@@ -60,13 +62,15 @@ def traced_steps(trace: RankTrace, place: int) -> list[list[TracedAction]]:
     trace : RankTrace
     place : int
         The rank's place in the pipeline, its stage where marks name none.
+    alone : bool
+        Whether it is the only trace: then it may be of a training loop without a pipeline.
 
     Raises
     ------
     InvalidInput
         When no marks are found, or marks of pairs.
     """
-    marks = _marks(trace, place)
+    marks = _marks(trace, place, alone)
     if not any(mark.kind in COMPUTE for mark in marks):
         annotations = {event.name for event in trace.events if event.category == "user_annotation"}
         shown = ", ".join(repr(name[:40]) for name in sorted(annotations)[:5]) or "none at all"
@@ -89,7 +93,7 @@ def traced_steps(trace: RankTrace, place: int) -> list[list[TracedAction]]:
     return steps
 
 
-def _marks(trace: RankTrace, place: int) -> list[_Mark]:
+def _marks(trace: RankTrace, place: int, alone: bool) -> list[_Mark]:
     """Return the marks of a trace by start, those of the optimizer, which end an action, among them."""
     annotations = [event for event in trace.events if event.category == "user_annotation"]
     if any(_OVERLAPPED.fullmatch(event.name) for event in annotations):
@@ -99,6 +103,8 @@ def _marks(trace: RankTrace, place: int) -> list[_Mark]:
     found = [mark for event in annotations if (mark := _runtime(event))]
     found = found or [mark for event in annotations if (mark := _gpipe(event, place))]
     found = found or list(_calls(trace, place))
+    if not found and alone:
+        found = list(_training(trace, place))
     found += [_Mark(-1, "", -1, event) for event in annotations if event.name.startswith(_OPTIMIZER)]
     return sorted(found, key=lambda mark: mark.event.start_ns)
 
@@ -124,6 +130,14 @@ def _calls(trace: RankTrace, place: int) -> Iterator[_Mark]:
                 kind = "F" if match[1] == "forward" else "B"
                 yield _Mark(place, kind, counts[kind], event)
                 counts[kind] += 1
+
+
+def _training(trace: RankTrace, place: int) -> Iterator[_Mark]:
+    """Yield the forwards and backwards of a training loop, each backward with its end: what follows is not its own."""
+    for span in training_spans(trace):
+        yield _Mark(place, span.kind, 0, span.event)
+        if span.kind == "B":
+            yield _Mark(-1, "", -1, replace(span.event, start_ns=span.event.end_ns))
 
 
 def _work(trace: RankTrace, marks: Sequence[_Mark]) -> dict[int, tuple[int, int]]:

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 
 from costmodel.importers.kineto import MODULE, Event, RankTrace
 from costmodel.importers.kineto_actions import TracedAction, working
+from costmodel.importers.kineto_training import BACKWARD
 from costmodel.importers.layers import LayerRow
-
-_BACKWARD = "autograd::engine::evaluate_function"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +79,7 @@ def _modules(trace: RankTrace, actions: Sequence[TracedAction]) -> dict[str, tup
             found.setdefault(name, [0, 0])[0] += cost.within(event)
             owner |= dict.fromkeys(cost.sequences(event), name)
     for event in trace.events:
-        if event.name.startswith(_BACKWARD) and event.sequence in owner:
+        if event.name.startswith(BACKWARD) and event.sequence in owner:
             found[owner[event.sequence]][1] += cost.within(event)
     return {name: (forward, backward) for name, (forward, backward) in found.items()}
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from costmodel.errors import InvalidInput
+from costmodel.files import check_regular
 from costmodel.model.graph import LOSS, Operator, OperatorGraph, Parameter, SavedStorage, Tensor
 from costmodel.model.origin import Origin
 from costmodel.model.profile import Device, OperatorTimes, Profile
@@ -110,6 +111,7 @@ def _operator(index: int, layer: LayerRow, microbatch_size: int) -> Operator:
 
 def _read(path: Path) -> list[LayerRow]:
     try:
+        check_regular(path)
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInput(f"{path}: cannot be read: {error}; a CSV file in UTF-8 is needed") from None

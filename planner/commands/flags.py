@@ -4,6 +4,8 @@ import argparse
 from fractions import Fraction
 
 GIB = 2**30
+MEMORY_GIB = 80.0
+"""Of a device of which nothing is known."""
 LONGEST_NS = 86_400 * 10**9
 LONGEST_S = 10**6
 """Eleven days: waits for longer are beyond what systems can be told."""

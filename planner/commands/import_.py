@@ -6,13 +6,15 @@
     penstock import torch-csv schedule.csv --profile profile.json -o plan.json
     penstock import megatron-layout 'Ett|(tt|)*2ttL' --stages 4 --batch 64 --profile llama.json -o plan.json
     penstock import kineto rank0.json rank1.json -o profile.json --timeline-output run.json
+    penstock import job ds_config.json --trainer deepspeed --world-size 64 --model profile.json -o job.json
 
 torch-csv and megatron-layout make plans of what you run today: torch's compute_only CSV of orders, and Megatron-LM's
-pipeline layout (or a file that holds one), with costs from a profile. kineto reads what torch.profiler exported on each
-rank of a pipeline (torch.distributed.pipelining), says what F, B and waits took, and simulates the run as it was:
---costs-output and --orders-output are its costs and orders for simulate, where another --schedule says what that would
-take. Modules are in the profile where the profiler ran with_stack=True. What each format holds, and what it leaves
-open, is in docs/guide.md.
+pipeline layout (or a file that holds one), with costs from a profile. job does so from what DeepSpeed, torchtitan,
+Megatron-LM or Megatron-Bridge is configured by: each key is in the plan, or named with the reason; plan --from job.json
+compares it with ours. kineto reads what torch.profiler exported on each rank of a pipeline, or on one of a training
+loop, says what F, B and waits took, and simulates the run as it was: --costs-output and --orders-output are its costs
+and orders for simulate, where another --schedule says what that would take. Modules are in the profile where the
+profiler ran with_stack=True. What each format holds, and what it leaves open, is in docs/guide.md.
 """
 
 import argparse
@@ -23,7 +25,9 @@ from typing import TYPE_CHECKING
 from costmodel.errors import UsageError
 from planner.commands import import_kineto
 from planner.commands.answer import Answer, say
-from planner.commands.flags import GIB, amount, positive
+from planner.commands.checked_output import Output, write_checked
+from planner.commands.flags import GIB, MEMORY_GIB, amount, positive
+from planner.commands.import_job import add_job_arguments, import_job
 from planner.commands.import_kineto import OUTPUTS
 from planner.commands.import_plans import FORMATS as PLANS
 from planner.commands.import_plans import add_plan_arguments, import_plan
@@ -31,7 +35,7 @@ from planner.commands.import_plans import add_plan_arguments, import_plan
 if TYPE_CHECKING:
     from costmodel.model.profile import Profile
 
-FORMATS = ("layers", "nccl-tests", "topology", "kineto", *PLANS)
+FORMATS = ("layers", "nccl-tests", "topology", "kineto", "job", *PLANS)
 SEVERAL = ("nccl-tests", "kineto")
 
 
@@ -49,17 +53,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="layers, kineto: samples of a micro-batch there; plans: of a micro-batch (default %(default)s)",
     )
     parser.add_argument(
-        "--memory", type=amount, default=80.0, metavar="GiB", help="memory of a device (default %(default)s)"
+        "--memory",
+        type=amount,
+        metavar="GiB",
+        help=f"memory of a device (default: the catalogue's, else {MEMORY_GIB:g})",
     )
     parser.add_argument(
         "--device",
         metavar="NAME",
-        help="topology: the device's name (default gpu); kineto: a catalogue id or name (default gpu or cpu)",
+        help="topology, kineto: a catalogue id, which says rates and memory, or any name (default gpu or cpu)",
     )
     parser.add_argument(
         "--model",
         metavar="NAME",
-        help="kineto: the model's name (default: that of the first file)",
+        help="kineto: the model's name (default: that of the first file); job: the profile of its model (needed)",
     )
     for name, text in OUTPUTS.items():
         parser.add_argument(f"--{name.replace('_', '-')}", metavar="F", help=text)
@@ -67,6 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--devices-per-host", type=positive, default=8, help="topology: Slurm's knows none (default %(default)s)"
     )
     add_plan_arguments(parser)
+    add_job_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> Answer:
@@ -75,9 +83,13 @@ def run(args: argparse.Namespace) -> Answer:
         raise UsageError(f"import {args.format}: {len(args.files)} files; one is read at a time")
     if args.format == "kineto":
         return import_kineto.run(args)
-    for name in ("model", *OUTPUTS):
+    for name in OUTPUTS if args.format == "job" else ("model", *OUTPUTS):
         if getattr(args, name):
             raise UsageError(f"--{name.replace('_', '-')} goes with import kineto, not with {args.format}; drop it")
+    if args.format == "job":
+        return import_job(args)
+    if args.trainer or args.world_size:
+        raise UsageError(f"--trainer and --world-size go with import job, not with {args.format}; drop them")
     if args.format in PLANS:
         return import_plan(args)
     return _READERS[args.format](args)
@@ -85,10 +97,10 @@ def run(args: argparse.Namespace) -> Answer:
 
 def _layers(args: argparse.Namespace) -> Answer:
     from costmodel.importers.layers import read_layers
-    from costmodel.model.profile import write_profile
+    from costmodel.model.profile import read_profile, write_profile
 
-    found = read_layers(args.files[0], args.microbatch_size, round(args.memory * GIB))
-    write_profile(args.output, found)
+    found = read_layers(args.files[0], args.microbatch_size, round((args.memory or MEMORY_GIB) * GIB))
+    write_checked([Output(args.output, lambda path: write_profile(path, found), read_profile)])
     return _read(args, found)
 
 
@@ -103,27 +115,37 @@ def _read(args: argparse.Namespace, found: "Profile") -> Answer:
 
 
 def _nccl_tests(args: argparse.Namespace) -> Answer:
-    from costmodel.importers.nccl_tests import read_nccl_tests
-    from costmodel.machines.links import write_links
+    from costmodel.importers.nccl_tests import links_of, read_nccl_runs
+    from costmodel.machines.links import read_links, write_links
 
-    links = read_nccl_tests(args.files)
-    write_links(args.output, links, {"imported": "nccl-tests"})
+    runs = read_nccl_runs(args.files)
+    links, left_out = links_of(runs), {run.kind: list(run.left_out) for run in runs if run.left_out}
+    imported = {"imported": "nccl-tests"}
+    write_checked([Output(args.output, lambda path: write_links(path, links, imported), read_links)])
     rows = {name: len(link.table) for name, link in links.classes.items()}
     text = ", ".join(f"{name} at {count} sizes" for name, count in rows.items())
-    return Answer({"output": args.output, **links.to_json()}, [f"{args.output}: {links.num_ranks} ranks, {text}"])
+    body = {"output": args.output, **links.to_json(), "left_out": left_out}
+    others = [f"{kind}: times of {', '.join(names)} are left out" for kind, names in left_out.items()]
+    return Answer(body, [f"{args.output}: {links.num_ranks} ranks, {text}", *others])
 
 
 def _topology(args: argparse.Namespace) -> Answer:
     from costmodel.files import write_text
     from costmodel.importers.topology import read_topology
+    from costmodel.machines import catalogue
     from costmodel.machines.cluster import read_cluster
 
-    found = read_topology(args.files[0], args.devices_per_host)
+    device = catalogue.find_device(args.device) if args.device else None
+    found = read_topology(args.files[0], args.devices_per_host, device)
+    memory_gib = args.memory or (device.memory_bytes / GIB if device else MEMORY_GIB)
+    name = device.id if device else args.device or "gpu"
+    text = found.to_toml(name, memory_gib, device.id if device else "")
+    write_checked([Output(args.output, lambda path: write_text(Path(path), text), read_cluster)])
+    cluster = read_cluster(args.output)
     for note in found.notes:
         say(f"penstock import: {note}")
-    write_text(Path(args.output), found.to_toml(args.device or "gpu", args.memory))
-    cluster = read_cluster(args.output)
-    say("penstock import: topology says nothing of speed: bandwidths and latencies are assumed; measure them")
+    whose = f"of {device.name} in the catalogue" if device else "assumed, for --device names no device of the catalogue"
+    say(f"penstock import: topology says nothing of speed: bandwidths and latencies are {whose}; measure them")
     links = [{"name": g.name, "group": g.group, "bandwidth_gbs": g.bandwidth_gbs} for g in cluster.groups]
     body = {"output": args.output, "hosts": found.num_hosts, "devices": cluster.num_devices, "links": links}
     shown = ", ".join(f"{g.name} of {g.group or 'all'}" for g in cluster.groups)

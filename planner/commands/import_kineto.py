@@ -4,7 +4,7 @@ Leaves out the reading (`costmodel.importers.kineto`) and what is made of it (`s
 """
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from costmodel.errors import InvalidInput
 from planner.commands.answer import Answer, say
-from planner.commands.flags import GIB
+from planner.commands.checked_output import Output, write_checked
+from planner.commands.flags import GIB, MEMORY_GIB
 from planner.report.summary.text import Table, milliseconds
 
 if TYPE_CHECKING:
@@ -35,12 +36,11 @@ PLAN_ONLY = "the profile is of a trace: there is no model to run"
 def run(args: argparse.Namespace) -> Answer:
     """Read, simulate what ran, write and say how near the two are."""
     from costmodel.importers.kineto_actions import traced_steps
-    from costmodel.model.profile import write_profile
     from simulator.engine import simulate
     from simulator.traced_run import TracedRun
 
     traces = _traces(args.files)
-    rows = [traced_steps(trace, place) for place, trace in enumerate(traces)]
+    rows = [traced_steps(trace, place, alone=len(traces) == 1) for place, trace in enumerate(traces)]
     counts = {len(steps) for steps in rows}
     if len(counts) > 1:
         told = ", ".join(f"{len(steps)} in {trace.path}" for steps, trace in zip(rows, traces, strict=True))
@@ -49,8 +49,7 @@ def run(args: argparse.Namespace) -> Answer:
     simulated_ns = simulate(found.schedule, found.costs).step_time_ns
     device = _device(args, traces)
     profile = _profile(args, traces, [[a for step in steps for a in step] for steps in rows], found, device)
-    write_profile(args.output, profile)
-    written = _write(args, found, device)
+    written = _write(args, profile, found, device)
     body = {
         "output": args.output,
         "operators": len(profile.graph.operators),
@@ -95,10 +94,11 @@ def _device(args: argparse.Namespace, traces: Sequence["RankTrace"]) -> "DeviceT
     from costmodel.machines.cluster_parts import DeviceType
 
     kind = "cuda" if any(event.category in KERNELS for trace in traces for event in trace.events) else "cpu"
+    known = catalogue.find_device(args.device) if args.device else None
+    if known:
+        return DeviceType(known.id, round(args.memory * GIB) if args.memory else known.memory_bytes, "cuda", known.id)
     name = args.device or ("gpu" if kind == "cuda" else "cpu")
-    if name in {known.id for known in catalogue.devices()}:
-        return DeviceType(name, catalogue.device(name).memory_bytes, "cuda", name)
-    return DeviceType(name, round(args.memory * GIB), kind)
+    return DeviceType(name, round((args.memory or MEMORY_GIB) * GIB), kind)
 
 
 def _profile(
@@ -136,21 +136,27 @@ def _message_ns(found: "TracedRun") -> int:
     return round(sum(between) / max(1, len(between)))
 
 
-def _write(args: argparse.Namespace, found: "TracedRun", device: "DeviceType") -> dict[str, str]:
-    """Write what else was asked for; return the files by what they are."""
+def _write(args: argparse.Namespace, profile: "Profile", found: "TracedRun", device: "DeviceType") -> dict[str, str]:
+    """Write the profile and what else was asked for, all of it or nothing; return the other files by what they are."""
     from costmodel.files import write_text
+    from costmodel.machines.cluster import read_cluster
+    from costmodel.model.profile import read_profile, write_profile
+    from costmodel.stages.costs import read_costs
     from costmodel.stages.costs_file import write_costs
-    from simulator.timeline import write_timeline
+    from simulator.timeline import read_timeline, write_timeline
+    from simulator.torch_csv import read_torch_csv
 
-    if args.timeline_output:
-        write_timeline(args.timeline_output, found.timeline, {"imported": "kineto"})
-    if args.costs_output:
-        write_costs(args.costs_output, found.costs)
-    if args.orders_output:
-        write_text(args.orders_output, found.orders_csv)
-    if args.cluster_output:
-        write_text(args.cluster_output, _cluster(found, device))
-    return {name.removesuffix("_output"): path for name in OUTPUTS if (path := getattr(args, name))}
+    count, imported = found.schedule.num_microbatches, {"imported": "kineto"}
+    asked: dict[str, tuple[Callable[[str], None], Callable[[str], object]]] = {
+        "timeline_output": (lambda path: write_timeline(path, found.timeline, imported), read_timeline),
+        "costs_output": (lambda path: write_costs(path, found.costs), lambda path: read_costs(path, count)),
+        "orders_output": (lambda path: write_text(path, found.orders_csv), read_torch_csv),
+        "cluster_output": (lambda path: write_text(path, _cluster(found, device)), read_cluster),
+    }
+    paths = {name: path for name in OUTPUTS if (path := getattr(args, name))}
+    first = Output(args.output, lambda path: write_profile(path, profile), read_profile)
+    write_checked([first, *(Output(path, *asked[name]) for name, path in paths.items())])
+    return {name.removesuffix("_output"): path for name, path in paths.items()}
 
 
 def _cluster(found: "TracedRun", device: "DeviceType") -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from costmodel.errors import UsageError
 from costmodel.stages.config import RECOMPUTE
 from planner.commands.answer import Answer, say
+from planner.commands.checked_output import Output, write_checked
 from planner.commands.flags import positive
 
 if TYPE_CHECKING:
@@ -40,12 +41,12 @@ def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
 
 def import_plan(args: argparse.Namespace) -> Answer:
     """Read stages and orders, price them, write the plan."""
-    from planner.plan import write_plan
+    from planner.plan import read_plan, write_plan
 
     if not args.profile:
         raise UsageError(f"import {args.format} makes a plan, whose costs a profile gives; give --profile FILE")
     plan = _layout(args) if args.format == "megatron-layout" else _torch_csv(args)
-    write_plan(args.output, plan)
+    write_checked([Output(args.output, lambda path: write_plan(path, plan), read_plan)])
     prediction = plan.prediction
     body = {
         "output": args.output,

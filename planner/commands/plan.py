@@ -60,8 +60,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--from",
         dest="old_plan",
-        metavar="PLAN",
-        help="start from this plan of the same model and say what moved (profile, cluster or flags have changed)",
+        metavar="PLAN|JOB",
+        help="start from this plan of the same model and say what moved (profile, cluster or flags have changed); of a "
+        "job that import job wrote: what ours gains over it (its precision, optimizer and habits hold without a flag)",
     )
     parser.add_argument(
         "--exact",
@@ -88,9 +89,7 @@ def add_question(parser: argparse.ArgumentParser, limit_of: str) -> None:
         help="ours, or one to compare with: chain, single, data-parallel, uniform, parameters, megatron-uniform, "
         "pipedream, piper, alpa, graphpipe",
     )
-    parser.add_argument(
-        "--optimizer", default="adam", choices=tuple(OPTIMIZER_STATES), help="price its step and states (default adam)"
-    )
+    parser.add_argument("--optimizer", choices=tuple(OPTIMIZER_STATES), help="price its step and states (default adam)")
     parser.add_argument("--memory-limit", type=gibibytes, metavar="GiB", help="of each device (default: its own)")
     parser.add_argument("--pin", metavar="FILE", help="operators to keep together, or every stage of the plan (TOML)")
     parser.add_argument("--max-stages", type=positive, metavar="K")
@@ -193,6 +192,7 @@ def problem_of(args: argparse.Namespace, start: float) -> "Problem":
     from costmodel.machines.cluster import read_cluster
     from costmodel.model.profile import read_profile
     from planner.plan import read_plan
+    from planner.plan.provenance import job_of
     from planner.question.effort import Effort
     from planner.question.pins import read_pins
     from planner.question.problem import Problem
@@ -202,6 +202,8 @@ def problem_of(args: argparse.Namespace, start: float) -> "Problem":
     profile, *others = (recalibrated(read_profile(path), calibration) for path in args.profiles)
     cluster = read_cluster(args.cluster) if args.cluster else None
     pins = read_pins(args.pin) if args.pin else None
+    old_plan = read_plan(args.old_plan) if args.old_plan else None
+    job = job_of(old_plan) if old_plan else None
     return Problem(
         profile=profile,
         other_profiles=tuple(others),
@@ -212,16 +214,16 @@ def problem_of(args: argparse.Namespace, start: float) -> "Problem":
         schedule=args.schedule,
         planner=args.planner,
         exact=args.exact,
-        optimizer=args.optimizer,
-        precision=args.precision or "",
+        optimizer=args.optimizer or (job.optimizer if job else "adam"),
+        precision=args.precision or (job.precision if job else ""),
         memory_limit_bytes=args.memory_limit,
         max_stages=args.max_stages,
         pins=pins,
-        old_plan=read_plan(args.old_plan) if args.old_plan else None,
+        old_plan=old_plan,
         space=Space(**{field.name: getattr(args, field.name) for field in fields(Space)}),
         target=args.target,
-        trainer=args.trainer,
-        habits=said(args),
+        trainer=args.trainer or (job.convention if job else ""),
+        habits={**(job.habits if job else {}), **said(args)},
         calibration=calibration,
         effort=Effort(args.time_limit, args.deterministic_limit, args.seed, time.perf_counter() - start),
     )

@@ -8,6 +8,7 @@ user's: one entry for each of ``LAYERS``, in that order. Leaves out tensor-paral
 import json
 from itertools import accumulate
 
+from planner.export.job_configs.key_table import key_table
 from planner.plan import Plan
 
 SUBCLASS = '''\
@@ -49,19 +50,32 @@ def files(plan: Plan) -> dict[str, str]:
 def configuration(plan: Plan) -> dict[str, object]:
     """Return the JSON that `deepspeed.initialize` takes."""
     config, batch = plan.stages[0].config, plan.batch
-    zero: dict[str, object] = {"stage": config.zero}
-    if config.offload != "none":
-        zero["offload_optimizer"] = {"device": "cpu"}
-    if config.offload == "parameters":
-        zero["offload_param"] = {"device": "cpu"}
-    precision = {"bf16": "bf16", "fp16": "fp16"}.get(plan.assumptions.precision)
-    return {
-        "train_batch_size": batch.global_size,
-        "train_micro_batch_size_per_gpu": batch.microbatch_size,
-        "gradient_accumulation_steps": batch.num_microbatches // config.data,
-        "zero_optimization": zero,
-        **({precision: {"enabled": True}} if precision else {}),
+    pipelined = len(plan.stages) > 1
+    facts: dict[str, object] = {
+        "global_batch": batch.global_size,
+        "microbatch_size": batch.microbatch_size,
+        "accumulation": batch.num_microbatches // config.data,
+        "zero": config.zero,
+        **({"offload_optimizer": "cpu"} if config.offload in ("optimizer", "parameters") else {}),
+        **({"offload_parameters": "cpu"} if config.offload == "parameters" else {}),
+        **({plan.assumptions.precision: True} if plan.assumptions.precision in ("bf16", "fp16") else {}),
+        **({"stages": len(plan.stages), "checkpoint_interval": int(config.recompute == "full")} if pipelined else {}),
+        **({"tensor": config.tensor} if config.tensor > 1 and not pipelined else {}),
     }
+    found: dict[str, object] = {}
+    for fact, value in facts.items():
+        *sections, name = key_table("deepspeed").key_of(fact).split(".")
+        _section(found, sections)[name] = value
+    return found
+
+
+def _section(found: dict[str, object], path: list[str]) -> dict[str, object]:
+    """Return the map at a path of keys, made where it is not there."""
+    for key in path:
+        inner = found.setdefault(key, {})
+        assert isinstance(inner, dict)  # noqa: S101 - the table has no key within a value
+        found = inner
+    return found
 
 
 def layers_and_bounds(plan: Plan) -> tuple[list[str], list[int]]:

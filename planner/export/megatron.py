@@ -1,25 +1,28 @@
 """Megatron-LM: the flags of a plan, its layout among them, one a line, as a shell reads them.
 
-Names are those of `megatron/training/arguments.py`. Ranks follow Megatron's own order, tensor innermost, then context,
-data and pipeline. Leaves out the model's own sizes but its layers, and what a plan does not say: data, learning rate.
+Names are those of `megatron/training/arguments.py`, by the table that ``import job`` reads them by. Ranks follow
+Megatron's own order, tensor innermost, then context, data and pipeline. Leaves out the model's own sizes but its
+layers, and what a plan does not say: data, learning rate.
 """
 
 import json
 from shlex import join
 
+from planner.export.job_configs.key_table import key_table
 from planner.graph.layout import layer_letters, layout_text
 from planner.plan import Plan
 from planner.question.pipeline_support import Job
 
-PRECISIONS = {"bf16": ["--bf16"], "fp16": ["--fp16"], "fp8": ["--bf16", "--fp8-format hybrid"]}
-OPTIMIZERS = {
-    "sgd": ["--optimizer sgd", "--sgd-momentum 0.0"],
-    "momentum": ["--optimizer sgd"],
-    "adam": ["--optimizer adam"],
+Facts = dict[str, object]
+PRECISIONS: dict[str, Facts] = {"bf16": {"bf16": True}, "fp16": {"fp16": True}, "fp8": {"bf16": True, "fp8": "hybrid"}}
+OPTIMIZERS: dict[str, Facts] = {
+    "sgd": {"optimizer": "sgd", "momentum": 0.0},
+    "momentum": {"optimizer": "sgd"},
+    "adam": {"optimizer": "adam"},
 }
-RECOMPUTE = {
-    "selective": ["--recompute-granularity selective"],
-    "full": ["--recompute-granularity full", "--recompute-method uniform", "--recompute-num-layers 1"],
+RECOMPUTE: dict[str, Facts] = {
+    "selective": {"recompute": "selective"},
+    "full": {"recompute": "full", "recompute_method": "uniform", "recompute_layers": 1},
 }
 
 
@@ -39,24 +42,32 @@ def layout(plan: Plan) -> str:
 
 def flags(plan: Plan) -> list[str]:
     """Return the flags of a plan, each with its value."""
+    table = key_table("megatron")
+    pairs = ((f"--{table.key_of(fact)}", value) for fact, value in facts(plan).items() if value is not False)
+    return [flag if value is True else join([flag, str(value)]) for flag, value in pairs]
+
+
+def facts(plan: Plan) -> Facts:
+    """Return what the flags of a plan say, by fact; false for flags that are left out."""
     config, places = plan.stages[0].config, len(Job(plan).places)
-    found = [
-        f"--pipeline-model-parallel-size {places}",
-        f"--tensor-model-parallel-size {config.tensor}",
-        f"--context-parallel-size {config.context}",
-        f"--expert-model-parallel-size {config.expert}",
-        f"--micro-batch-size {plan.batch.microbatch_size}",
-        f"--global-batch-size {plan.batch.global_size}",
-        *RECOMPUTE.get(config.recompute, ()),
-        *PRECISIONS.get(plan.assumptions.precision, ()),
-    ]
-    found += ["--sequence-parallel"] * (config.sequence > 1) + ["--use-distributed-optimizer"] * (config.zero > 0)
-    found += OPTIMIZERS.get(plan.assumptions.optimizer, [])
-    habits = plan.assumptions.habits
-    found += ["--overlap-grad-reduce"] * ("overlap" in habits and config.data > 1)
-    found += ["--overlap-param-gather"] * ({"overlap", "overlap gathers"} <= set(habits) and config.zero > 0)
+    habits = set(plan.assumptions.habits)
+    found: Facts = {
+        "stages": places,
+        "tensor": config.tensor,
+        "context": config.context,
+        "expert": config.expert,
+        "microbatch_size": plan.batch.microbatch_size,
+        "global_batch": plan.batch.global_size,
+        **RECOMPUTE.get(config.recompute, {}),
+        **PRECISIONS.get(plan.assumptions.precision, {}),
+        "sequence_parallel": config.sequence > 1,
+        "sharded_optimizer": config.zero > 0,
+        **OPTIMIZERS.get(plan.assumptions.optimizer, {}),
+        "overlap": "overlap" in habits and config.data > 1,
+        "overlap_gathers": {"overlap", "overlap gathers"} <= habits and config.zero > 0,
+    }
     if len(plan.stages) == 1:
         return found
     letters = "".join(layer_letters(Job(plan).parts))
-    found += [f"--num-layers {letters.count('t')}", join(["--pipeline-model-parallel-layout", layout(plan)])]
-    return found + [f"--mtp-num-layers {letters.count('m')}"] * ("m" in letters)
+    found |= {"num_layers": letters.count("t"), "layout": layout(plan)}
+    return found | ({"mtp_layers": letters.count("m")} if "m" in letters else {})

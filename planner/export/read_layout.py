@@ -39,16 +39,22 @@ def read_layout(text: str, graph: OperatorGraph, num_places: int, config: StageC
     DoesNotMatch
         When the model has other layers.
     """
-    rows = parse_layout(text.strip())
+    return read_rows(parse_layout(text.strip()), text.strip(), graph, num_places, config, num_microbatches)
+
+
+def read_rows(
+    rows: Rows, text: str, graph: OperatorGraph, num_places: int, config: StageConfig, num_microbatches: int
+) -> Given:
+    """Return the stages of a layout that was read, `text` for people; see `read_layout`."""
     wrong = layout_problem(rows, num_places)
     if wrong:
-        raise UsageError(f"the layout {text.strip()!r} on --stages {num_places} has {wrong}; Megatron refuses that")
-    stages = _stages(rows, graph)
+        raise UsageError(f"the layout {text!r} on {num_places} places (--stages) has {wrong}; Megatron refuses that")
+    stages = stages_of_rows(rows, graph)
     held = [stage for stage, row in enumerate(rows) if row]
     schedule = "interleaved-1f1b" if len(rows) > num_places else "1f1b"
     used = sorted({stage % num_places for stage in held})
     return Given(
-        f"the layout {text.strip()}",
+        f"the layout {text}",
         tuple(stages[stage] for stage in held),
         tuple(used.index(stage % num_places) for stage in held),
         config,
@@ -57,7 +63,8 @@ def read_layout(text: str, graph: OperatorGraph, num_places: int, config: StageC
     )
 
 
-def _stages(rows: Rows, graph: OperatorGraph) -> list[tuple[int, ...]]:
+def stages_of_rows(rows: Rows, graph: OperatorGraph) -> list[tuple[int, ...]]:
+    """Return the operators of stages that hold these letters; `DoesNotMatch` where the model has other layers."""
     letters, positions = part_letters(graph.parts), operators_of(graph.parts)
     if not letters:
         raise DoesNotMatch(f"the layers of {graph.name} are not one list of modules, which a layout divides")

@@ -1,11 +1,14 @@
 """torchtitan: the orders as torch's CSV, the modules of each model part, and a function that sets both in a recipe.
 
 The names are those of torchtitan's `config/configs.py` (commit 0014ac2); its recipes are Python, so the degrees are set
-on the configuration that a recipe returns. Leaves out what a plan does not say: data, learning rate, compilation.
+on the configuration that a recipe returns; ``job.toml`` is for the versions before. Leaves out what a
+plan does not say: data, learning rate, compilation.
 """
 
 import json
+from collections.abc import Mapping
 
+from planner.export.job_configs.key_table import key_table
 from planner.export.torch_csv import schedule_csv
 from planner.graph.model_parts import model_part_names
 from planner.plan import Plan
@@ -28,37 +31,48 @@ PIPELINE = """
 
 def files(plan: Plan) -> dict[str, str]:
     """Return the files of a plan, by name."""
+    said = settings(plan)
     found = {"recipe.py": _recipe(plan)}
     if len(plan.stages) > 1:
-        rows, _ = model_part_names(Job(plan).parts)
+        table, (rows, _) = key_table("torchtitan"), model_part_names(Job(plan).parts)
         found |= {"schedule.csv": schedule_csv(plan), "model_parts.json": json.dumps(rows, indent=1) + "\n"}
-    return found
+        said |= {table.key_of("modules"): rows, table.key_of("schedule_csv"): "schedule.csv"}
+    return {**found, "job.toml": _toml(said)}
 
 
 def settings(plan: Plan) -> dict[str, object]:
     """Return the values that a recipe's configuration gets, by their path in it."""
     config, replicas = plan.stages[0].config, plan.stages[0].config.data
     sharded = config.zero > 1
-    found: dict[str, object] = {
-        "training.global_batch_size": plan.batch.global_size,
-        "training.local_batch_size": plan.batch.global_size // replicas,
-        "parallelism.data_parallel_replicate_degree": 1 if sharded else replicas,
-        "parallelism.data_parallel_shard_degree": replicas if sharded else 1,
-        "parallelism.fsdp_reshard_after_forward": "always" if config.zero == 3 else "never",
-        "parallelism.tensor_parallel_degree": config.tensor,
-        "parallelism.enable_sequence_parallel": config.sequence > 1,
-        "parallelism.context_parallel_degree": config.context,
-        "parallelism.expert_parallel_degree": config.expert,
-        "activation_checkpoint.mode": config.recompute,
+    facts: dict[str, object] = {
+        "global_batch": plan.batch.global_size,
+        "local_batch": plan.batch.global_size // replicas,
+        "replicate": 1 if sharded else replicas,
+        "shard": replicas if sharded else 1,
+        "reshard": "always" if config.zero == 3 else "never",
+        "tensor": config.tensor,
+        "sequence_parallel": config.sequence > 1,
+        "context": config.context,
+        "expert": config.expert,
+        "recompute": config.recompute,
     }
     if len(plan.stages) == 1:
-        return {**found, "training.local_batch_size": plan.batch.microbatch_size}
-    return {
-        **found,
-        "parallelism.pipeline_parallel_degree": len(Job(plan).places),
-        "parallelism.pipeline_parallel_schedule": PLACEMENT[Job(plan).is_wave and not Job(plan).is_loop],
-        "parallelism.pipeline_parallel_microbatch_size": plan.batch.microbatch_size,
-    }
+        facts["local_batch"] = plan.batch.microbatch_size
+    else:
+        facts["stages"] = len(Job(plan).places)
+        facts["schedule"] = PLACEMENT[Job(plan).is_wave and not Job(plan).is_loop]
+        facts["microbatch_size"] = plan.batch.microbatch_size
+    table = key_table("torchtitan")
+    return {table.key_of(fact): value for fact, value in facts.items()}
+
+
+def _toml(said: Mapping[str, object]) -> str:
+    """Return the TOML that torchtitan took before its recipes were Python."""
+    lines: dict[str, list[str]] = {}
+    for path, value in said.items():
+        section, name = path.split(".")
+        lines.setdefault(f"[{section}]", []).append(f"{name} = {json.dumps(value)}")
+    return "\n".join("\n".join([section, *rows, ""]) for section, rows in lines.items())
 
 
 def _recipe(plan: Plan) -> str:

@@ -1,6 +1,7 @@
 """What a plan file says of its making: options of the command, what a sample is, the memory that a rank might hold."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from planner.plan.whole import Plan
 
@@ -21,6 +22,32 @@ def of_a_sample(plan: Plan, name: str) -> int:
     sample = plan.extra.get("sample")
     found = number_of(sample.get(name)) if isinstance(sample, dict) else None
     return found if found is not None and 0 < found < 2**63 else 0
+
+
+@dataclass(frozen=True)
+class ImportedJob:
+    """What a plan that ``import job`` wrote says of it: trainer, the `convention` that prices it, and training."""
+
+    trainer: str
+    convention: str
+    precision: str
+    optimizer: str
+    habits: Mapping[str, object]
+
+
+def job_of(plan: Plan) -> ImportedJob | None:
+    """Return the job that a plan was imported from; None for any other plan."""
+    told = plan.extra.get("job")
+    if not isinstance(told, dict):
+        return None
+    habits = told.get("habits")
+    return ImportedJob(
+        str(told.get("trainer", "")),
+        plan.assumptions.trainer,
+        str(told.get("precision", "")),
+        plan.assumptions.optimizer or "none",
+        habits if isinstance(habits, dict) else {},
+    )
 
 
 def memory_limit_of(plan: Plan) -> int | None:

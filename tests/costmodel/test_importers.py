@@ -5,9 +5,10 @@ import json
 import pytest
 
 from costmodel.errors import InvalidInput
+from costmodel.importers.host_lists import expand
 from costmodel.importers.layers import read_layers
 from costmodel.importers.nccl_tests import read_nccl_tests
-from costmodel.importers.topology import expand, read_topology
+from costmodel.importers.topology import read_topology
 from costmodel.machines.cluster import read_cluster
 from costmodel.machines.links import read_links
 from costmodel.model.profile import read_profile
@@ -93,14 +94,14 @@ def test_nccl_tests_json_is_read_and_its_environment_never_stored(tmp_path, caps
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("nothing", "no nccl-tests program is named"),
+        ("nothing", "no line '# nThread"),
         (NCCL_TEXT.replace("all_reduce", "broadcast"), "the program is broadcast_perf; read are sendrecv_perf"),
-        (NCCL_TEXT.split("#  Rank")[0], "no line '#  Rank 0"),
-        (NCCL_TEXT.split("        1024")[0], "no row of times"),
+        (NCCL_TEXT.replace("#  Rank", "#  rank"), "line 3: no rank takes part"),
+        (NCCL_TEXT.split("        1024")[0], "line 3: the run that begins here has no footer"),
         ('{"args": ["all_gather_perf"], "config": {}}', "no 'results'"),
         (
             NCCL_TEXT + "        8192          2048     float     sum      -1    -1.0\n",
-            "has no time in its sixth column",
+            "line 15: '8192 .* belongs to no run",
         ),
     ],
 )

@@ -186,7 +186,7 @@ def other_step():
 @pytest.mark.parametrize(
     ("traces", "message"),
     [
-        ([{"traceEvents": [event("cpu_op", "aten::add", 0, 1)]}], "distributedInfo names no rank"),
+        ([{"distributedInfo": {}, "traceEvents": [event("cpu_op", "aten::add", 0, 1)]}], "names no rank"),
         ([without("traceEvents")], "no traceEvents"),
         (["[1, 2]"], "no traceEvents"),
         (['{"traceEvents": [{"ph": "X"'], "was the file cut off?"),
@@ -220,3 +220,61 @@ def test_flags_of_traces_go_with_no_other_format(tmp_path, capsys):
     words = ["import", "layers", "table.csv", "-o", str(tmp_path / "out"), "--timeline-output", "t.json", "--json"]
     assert main(words) == 2
     assert "--timeline-output goes with import kineto" in json.loads(capsys.readouterr().out)["error"]
+
+
+def training(steps=2, microbatches=2, modules=True):
+    """A loop without a pipeline: per micro-batch loading, two modules, a loss (F 20 us), their backward (B 30 us)."""
+    events, number = [], 0
+    for step in range(steps):
+        begin = 1000 * step
+        events.append(event("user_annotation", f"ProfilerStep#{step + 3}", begin, begin + 900))
+        for at in range(begin + 10, begin + 10 + 100 * microbatches, 100):
+            events.append(event("cpu_op", "aten::stack", at, at + 4, **{"Sequence number": number}))
+            if modules:
+                events.append(event("python_function", "nn.Module: Net_0", at + 5, at + 18))
+                events.append(event("python_function", "nn.Module: Linear_0", at + 5, at + 11))
+                events.append(event("python_function", "nn.Module: Linear_1", at + 12, at + 18))
+            forward = ((at + 5, at + 11), (at + 12, at + 18), (at + 18, at + 25))
+            for i, (first, last) in enumerate(forward):
+                events.append(event("cpu_op", "aten::linear", first, last, **{"Sequence number": number + i}))
+            back = ((at + 25, at + 30), (at + 30, at + 45), (at + 45, at + 55))
+            for i, (first, last) in enumerate(back):
+                told = {"Sequence number": number + 2 - i}
+                name = "autograd::engine::evaluate_function: AddmmBackward0"
+                events.append(event("cpu_op", name, first, last, thread=2, **told))
+                events.append(event("cpu_op", "aten::mm", first, last, thread=2, **{"Sequence number": number + 9}))
+            number += 3
+        events.append(event("user_annotation", "Optimizer.step#SGD.step", begin + 500, begin + 600))
+    return {"traceEvents": events}
+
+
+def test_a_training_loop_of_one_rank_gives_a_profiles_times(imported, tmp_path):
+    code, answer = imported([training()])
+    assert code == 0
+    assert (answer["steps"], answer["microbatches"]) == (4, 1)
+    assert answer["stages"] == [{"stage": 0, "rank": 0, "B_ns": 30_000, "F_ns": 20_000}]
+    profile = read_profile(tmp_path / "profile.json")
+    assert [operator.name for operator in profile.graph.operators] == ["stage0.Linear_0", "stage0.Linear_1", "loss"]
+    assert [times.forward_ns[0] for times in profile.times] == [10_000, 10_000, 0]
+    backward = [times.backward_input_ns[0] + times.backward_weight_ns[0] for times in profile.times]
+    assert sum(backward) == 30_000
+
+
+def test_a_training_loop_without_modules_is_one_operator(imported):
+    code, answer = imported([training(modules=False)])
+    assert (code, answer["operators"]) == (0, 2)
+    assert answer["stages"] == [{"stage": 0, "rank": 0, "B_ns": 30_000, "F_ns": 20_000}]
+
+
+def test_training_loops_of_several_ranks_are_no_pipeline_and_are_refused(imported):
+    traces = [{**training(), "distributedInfo": {"rank": rank, "world_size": 2}} for rank in (0, 1)]
+    code, answer = imported(traces)
+    assert code == 3
+    assert "give one rank's trace" in answer["error"]
+
+
+def test_a_trace_without_a_backward_is_refused(imported):
+    without = [e for e in training()["traceEvents"] if "evaluate_function" not in e["name"]]
+    code, answer = imported([{"traceEvents": without}])
+    assert code == 3
+    assert "no action of a pipeline" in answer["error"]

@@ -227,7 +227,7 @@ def test_the_command_writes_the_same_files_twice_and_nothing_where_it_refuses(tm
     for folder in ("a", "b"):
         assert main(["export", str(path), "--to", "torchtitan", "-o", str(tmp_path / folder), "--json"]) == 0
     files = json.loads(capsys.readouterr().out.splitlines()[-1])["files"]
-    assert [Path(file).name for file in files] == ["recipe.py", "schedule.csv", "model_parts.json"]
+    assert [Path(file).name for file in files] == ["recipe.py", "schedule.csv", "model_parts.json", "job.toml"]
     assert all((tmp_path / "a" / Path(file).name).read_bytes() == Path(file).read_bytes() for file in files)
     write_plan(path, PLAN)
     assert main(["export", str(path), "--to", "megatron", "-o", str(tmp_path / "c")]) == 6

@@ -123,6 +123,12 @@ def device(device_id: str) -> CatalogueDevice:
     return known[_known(device_id, tuple(known), "device")]
 
 
+def find_device(name: str) -> CatalogueDevice | None:
+    """Return the device of this id, or the only one whose id begins so (``b200``); None where there is none such."""
+    found = [row for row in devices() if row.id == name] or [row for row in devices() if row.id.startswith(f"{name}-")]
+    return found[0] if len(found) == 1 else None
+
+
 @cache
 def link(link_id: str) -> CatalogueLink:
     """Return the link of this catalogue id; `InvalidInput` names the nearest ones when there is none."""

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING
 from planner.plan import Plan
 from planner.plan.file import stages_to_json
 from planner.plan.limited_by import WORDS
+from planner.plan.provenance import job_of
 from planner.plan.replay import depth, replay
 from planner.plan.rung import cost_per_million_samples, rung
 from planner.question.problem import Problem
 from planner.report.comparison.moved import Moved
 from planner.report.summary.alarms import Alarm, alarms
+from planner.report.summary.gain import gain
 from planner.report.summary.plan_lines import assumed, expected, ladder, money
 from planner.report.summary.rates import mfu, samples_per_s, tokens_per_s
 from planner.report.summary.text import Table, mebibytes, milliseconds, percent
@@ -165,16 +167,23 @@ class PlanAnswer:
 
     @property
     def _start(self) -> dict[str, object]:
-        """What became of the old plan."""
+        """What became of the old plan, and what ours gains over it: a share of its step."""
         found = self.plan.extra.get("from", {})
-        return dict(found) if isinstance(found, dict) else {}
+        start, best_ns = dict(found) if isinstance(found, dict) else {}, self.plan.search.best_step_time_ns
+        old_ns = start.get("step_time_ns")
+        if not isinstance(old_ns, int) or not best_ns or not old_ns:
+            return start
+        known = gain(old_ns, best_ns, self.problem.step_error)
+        return {**start, "best_step_time_ns": best_ns, "gain": known.share, "gain_interval": known.interval}
 
     def _since(self) -> list[str]:
         """Say what the old plan takes here, or why it cannot be used, and what moved."""
         if not self._moved:
             return []
         start, new_ns = self._start, self.plan.prediction.step_time_ns
-        old_ns, why_not, parts = start.get("step_time_ns"), start.get("why_not"), ["the old plan"]
+        old = self.problem.old_plan
+        called = "today's job" if old and job_of(old) else "the old plan"
+        old_ns, why_not, parts = start.get("step_time_ns"), start.get("why_not"), [called]
         if isinstance(old_ns, int):
             parts.append(f"would take {milliseconds(old_ns)} here, this one {milliseconds(new_ns)}")
             parts.append(f"({_compared(new_ns, old_ns)})" + ("; it" if why_not else ""))
@@ -182,6 +191,12 @@ class PlanAnswer:
             used = "its cut was a start" if start.get("used") == "cut" else "nothing of it was used"
             parts.append(f"cannot be used as it stands: {why_not}; {used}")
         told = [f"from         {' '.join(parts)}"] if start else []
+        interval = start.get("gain_interval")
+        if isinstance(interval, tuple):
+            low, high = map(percent, interval)
+            told.append(
+                f"gain         between {low} and {high} of its step in four of five jobs: the times are estimates"
+            )
         return [*told, f"moved        {self._moved.text()}"]
 
     def _unrun(self) -> list[str]:

@@ -1,0 +1,184 @@
+"""Jobs as trainers are configured: read to the same degrees, exported to the same trainer, and no key lost."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from costmodel.errors import DoesNotMatch, InvalidInput, PenstockError, UsageError
+from costmodel.model.profile import write_profile
+from planner.commands import main
+from planner.export.forms import export
+from planner.export.job_configs.entries import Entry, read_entries
+from planner.export.job_configs.facts import facts_of
+from planner.export.job_configs.key_table import WHY, key_table
+from planner.export.job_configs.layer_rows import balanced_bounds, megatron_counts, torchtitan_counts, uniform_bounds
+from planner.export.job_configs.today import TRAINERS, todays_job, todays_plan
+from planner.plan.replica import places_of
+from planner.question.pipeline_support import not_taken
+from tests.support.described_models import described
+from tests.support.repository import DATA
+
+JOBS = DATA / "jobs"
+EXPECTED = json.loads((JOBS / "expected.json").read_text())
+FILES = {
+    "deepspeed": "ds_config.json",
+    "torchtitan": "job.toml",
+    "megatron": "flags.txt",
+    "megatron-bridge": "flags.txt",
+}
+"""What of an exporter's files is the trainer's configuration."""
+
+
+def degrees(plan):
+    config = plan.stages[0].config
+    names = ("data", "tensor", "context", "expert", "zero", "recompute")
+    return {"stages": len(places_of(plan)), **{name: getattr(config, name) for name in names}}
+
+
+def layers(plan):
+    return [sum(".layers." in name or name.startswith("layers.") for name in stage.modules) for stage in plan.stages]
+
+
+def read(path, trainer, world=0):
+    return todays_plan(path, trainer, described("llama"), world)
+
+
+@pytest.mark.parametrize("name", sorted(EXPECTED))
+def test_a_job_is_read_to_its_degrees_stages_and_schedule(name):
+    wanted = EXPECTED[name]
+    plan, facts = read(JOBS / name, wanted["trainer"], wanted["world"])
+    assert degrees(plan) == wanted["degrees"]
+    assert (plan.batch.microbatch_size, plan.batch.num_microbatches) == (
+        wanted["microbatch_size"],
+        wanted["microbatches"],
+    )
+    if wanted["degrees"]["stages"] > 1:
+        assert plan.schedule == wanted["schedule"]
+        assert layers(plan) == wanted["layers"] or name == "ds_uniform.json"
+    assert {key for key, _ in facts.ignored} == set(wanted["ignored"])
+    assert all(why for _, why in facts.ignored)
+
+
+@pytest.mark.parametrize("name", sorted(EXPECTED))
+def test_a_job_that_is_exported_to_its_trainer_has_the_same_degrees(name, tmp_path):
+    wanted = EXPECTED[name]
+    plan, _ = read(JOBS / name, wanted["trainer"], wanted["world"])
+    form = wanted["trainer"].removesuffix("-bridge")
+    if reason := not_taken(form, plan):
+        pytest.skip(f"{form} does not take it: {reason}")
+    for file, text in export(plan, form).items():
+        (tmp_path / file).write_text(text)
+    again, _ = read(tmp_path / FILES[form], form, len(plan.orders))
+    assert degrees(again) == degrees(plan)
+    assert (again.batch, again.prediction.step_time_ns) == (plan.batch, plan.prediction.step_time_ns) or form == (
+        "deepspeed"
+    )
+
+
+@pytest.mark.parametrize("trainer", TRAINERS)
+def test_every_trainer_has_ten_jobs_here(trainer):
+    assert sum(row["trainer"] == trainer for row in EXPECTED.values()) == 10
+
+
+def changed(value):
+    """Another value of the same kind."""
+    text = str(value)
+    if text.lower() in ("true", "false"):
+        return text.lower() == "false"
+    if text.lstrip("-").isdigit():
+        return int(text) * 2 + 3 * (int(text) == 0)
+    if text.startswith("type:"):
+        return "uniform"
+    others = {"adam": "sgd", "AdamW": "SGD", "SGD": "Adam", "sgd": "adam", "uniform": "parameters", "none": "full"}
+    others |= {"full": "selective", "never": "always", "bf16_mixed": "fp16_mixed", "cpu": "none"}
+    others |= {"bf16_with_fp8_current_scaling_mixed": "bf16_mixed", "0.9": 0, "0.0": 0.5}
+    return others.get(text, [] if isinstance(value, list) else f"{text}x")
+
+
+@pytest.mark.parametrize("name", sorted(EXPECTED))
+def test_a_changed_key_is_seen_in_the_job_or_named_as_ignored_or_refused(name):
+    wanted = EXPECTED[name]
+    entries = read_entries(JOBS / name, wanted["trainer"])
+    asked = (wanted["trainer"], described("llama"), wanted["world"], JOBS)
+    before, _ = todays_job(entries, *asked)
+    for place, entry in enumerate(entries):
+        other = replace(entry, value=changed(entry.value))
+        try:
+            after, facts = todays_job([*entries[:place], other, *entries[place + 1 :]], *asked)
+        except PenstockError:
+            continue
+        assert after != before or entry.key in {key for key, _ in facts.ignored}, entry.key
+
+
+@pytest.mark.parametrize("trainer", TRAINERS)
+def test_an_unknown_key_is_refused_with_those_near_it(trainer, tmp_path):
+    key = {"deepspeed": "train_batch_sise", "torchtitan": "parallelism.tensor_paralel_degree"}.get(
+        trainer, "tensor-model-parallel-sise"
+    )
+    with pytest.raises(InvalidInput, match=f"{key}' is no key of {trainer}'s.*near are"):
+        facts_of([Entry(key, 2, "job: line 3")], key_table(trainer))
+
+
+@pytest.mark.parametrize("trainer", TRAINERS)
+def test_every_key_is_carried_or_has_a_reason(trainer):
+    table = key_table(trainer)
+    assert not table.carried.keys() & table.ignored.keys()
+    assert set(table.ignored.values()) <= WHY.keys()
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "message"),
+    [
+        ("--micro-batch-size 1 --tensor-model-parallel-size 3\n", InvalidInput, "8 devices are no multiple of the 3"),
+        ("--pipeline-model-parallel-size 2\n", InvalidInput, "does not say its micro-batch size"),
+        ("--micro-batch-size 1 --num-layers 9\n", DoesNotMatch, "the job has 9 layers, and llama has 8"),
+        ("--micro-batch-size 1 --pipeline-model-parallel-size 8 --decoder-first-pipeline-num-layers 3\n",
+         InvalidInput, "do not divide evenly"),
+        ("--micro-batch-size 1 --global-batch-size 12\n", InvalidInput, "line 1: global-batch-size: found '12'"),
+        ("--micro-batch-size $SIZE\n", InvalidInput, "line 1: micro-batch-size: found '\\$SIZE'; a whole number"),
+        ("--micro-batch-size 1 --micro-batch-size 2\n", InvalidInput, "micro-batch-size is '2', and .* is '1'"),
+        ("--micro-batch-size 1 --pipeline-model-parallel-size 2 --pipeline-model-parallel-layout 'Et|tL'\n",
+         DoesNotMatch, "the layout has 2 't'"),
+        ("--micro-batch-size 'one\n", InvalidInput, "line 1: No closing quotation"),
+        ("pretrain_gpt.py\n", InvalidInput, "no key of megatron's in it"),
+    ],
+)  # fmt: skip
+def test_a_job_that_cannot_be_is_refused_with_its_line(tmp_path, text, error, message):
+    (tmp_path / "job.txt").write_text(text)
+    with pytest.raises(error, match=message):
+        read(tmp_path / "job.txt", "megatron", 8)
+
+
+def test_a_job_that_does_not_say_its_devices_asks_for_them(tmp_path):
+    (tmp_path / "job.txt").write_text("--micro-batch-size 1\n")
+    with pytest.raises(UsageError, match="give --world-size N"):
+        read(tmp_path / "job.txt", "megatron")
+
+
+def test_layers_are_cut_as_the_trainers_cut_them():
+    """`get_num_layers_to_build`; `generate_llm_fqn_per_model_part`; `partition_uniform`, `partition_balanced`."""
+    assert megatron_counts(32, 4, 2, None, None, (0, 0)) == [4] * 8
+    assert megatron_counts(61, 16, 1, 4, 1, (0, 0)) == [4, *[4] * 14, 1]
+    assert megatron_counts(30, 4, 1, None, None, (1, 1)) == [7, 8, 8, 7]
+    assert torchtitan_counts(32, 8, 1, 1) == [4, 5, 4, 4, 4, 4, 4, 3]
+    assert uniform_bounds(10, 4) == [0, 3, 6, 8, 10]
+    assert balanced_bounds([5, 1, 1, 1, 1, 1, 5], 3) == [0, 1, 6, 7]
+
+
+def test_the_command_writes_the_job_and_plan_holds_it_beside_ours(tmp_path, capsys):
+    profile, job, ours = (str(tmp_path / name) for name in ("profile.json", "job.json", "ours.json"))
+    write_profile(profile, described("llama"))
+    words = ["--trainer", "megatron", "--world-size", "4", "--model", profile, "-o", job, "--json"]
+    assert main(["import", "job", str(JOBS / "megatron_uneven_ends.txt"), *words]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["stages"], said["microbatches"], said["schedule"]) == (4, 16, "1f1b")
+    assert [row["key"] for row in said["ignored"]] == ["hidden-size", "lr"]
+    asked = ["plan", profile, "--devices", "4", "--batch", "16", "--from", job, "-o", ours, "--json"]
+    assert main([*asked, "--deterministic-limit", "0"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    start = found["from"]
+    assert start["step_time_ns"] == said["step_time_ns"]
+    assert start["gain"] == pytest.approx(1 - found["best_step_time_ns"] / said["step_time_ns"])
+    assert start["gain_interval"][0] <= start["gain"] <= start["gain_interval"][1]
+    assert start["moved"]["changed"]
