@@ -171,7 +171,8 @@ class Pipeline(PipelineState):
         """What this rank reads of a step's batch: input name or position (and ``targets``) -> sample ranges.
 
         The ranges are [first, stop). Other samples may hold what they like, an unnamed tensor may be None: a rank that
-        has asked is held to what it reads, another one to the whole batch that it is given (`executor.state.same_batches`).
+        has asked is held to what it reads, another one to the whole batch that it is given
+        (`executor.state.same_batches`).
         """
         self.worker.one_batch.only_needed = True
         return self.worker.one_batch.needed()
