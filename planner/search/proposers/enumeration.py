@@ -9,7 +9,6 @@ from itertools import islice
 from planner.candidate.evaluate import Evaluated
 from planner.graph.atoms import Partition
 from planner.search.budget import Deadline
-from planner.search.proposers.annealing_run import can_anneal
 from planner.search.space.family import Family
 from planner.search.space.partitions import FamilyPartitions
 from planner.search.state.focus import FamilySelector
@@ -27,12 +26,12 @@ def enumerate_cuts(
 ) -> Iterator[list[Evaluated]]:
     """Yield every cut of families that have few and may hold a better plan, those of the least bound first.
 
-    Families of several stages a place, of which there are many, come last, and only where they cannot be annealed.
+    Families of several stages a place, of which there are many, come last.
     """
     left = MOST_TRIED
     for family in sorted(bounds_ns, key=lambda family: (family.chunks > 1, bounds_ns[family])):
         cuts = prepared.cuts(family)
-        if limits.expired or left <= 0 or not prospects.is_small(family) or (family.chunks > 1 and can_anneal(cuts)):
+        if limits.expired or left <= 0 or not prospects.is_small(family):
             continue
         every = every_partition(cuts) if prospects.is_open(family) else []
         left -= len(every)
