@@ -117,6 +117,14 @@ def test_what_reads_neighbours_does_not_divide_along_the_sequence(kind: str, tol
     assert ("of the module 'block.conv') reads neighbours" in why_whole(operator, Degrees(context=2))) == told
 
 
+@pytest.mark.parametrize(("split", "told"), [("sequence", True), ("expert", False)])
+def test_experts_that_the_executor_leaves_whole_are_not_spread(split: str, told: bool) -> None:
+    """Such experts were priced under an expert degree as if each rank had all of them."""
+    work = Work("matmul", split, 64, inner=4, outer=4, experts=8, active=2)
+    found = why_whole(Operator("product", "grouped_mm", "block.experts", work=work), Degrees(expert=4))
+    assert ("the experts of the module 'block.experts', which the executor leaves whole" in found) == told
+
+
 def test_images_are_no_tokens_and_megatron_has_no_model_of_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -61,6 +61,12 @@ def why_whole(operator: Operator, degrees: Degrees) -> str:
     work = operator.work
     if work is None:
         return "" if degrees.whole else _unknown(operator, degrees)
+    if work.experts and work.split != "expert" and degrees.expert > 1:
+        return (
+            f"operator {operator.name!r} has the experts of the module {operator.module!r}, which the executor leaves "
+            f"whole, and does not spread over {degrees.expert} ranks; choose expert 1, or describe the model by its "
+            "config.json, whose experts trainers divide"
+        )
     if work.experts and work.experts % degrees.expert:
         return (
             f"operator {operator.name!r} has {work.experts} experts, which {degrees.expert} expert-parallel ranks "
