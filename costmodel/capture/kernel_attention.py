@@ -76,8 +76,9 @@ def use_kernels(model: nn.Module) -> None:
     AttentionMaskInterface.register(NAME, sdpa_mask)
     for module in model.modules():
         takes = getattr(module, "_supports_attention_backend", False) and getattr(module, "_supports_flash_attn", False)
-        if takes and getattr(module.config, "_attn_implementation", "") in ("sdpa", "eager"):
-            module.config._attn_implementation = NAME
+        config: Any = getattr(module, "config", None) if takes else None
+        if getattr(config, "_attn_implementation", "") in ("sdpa", "eager"):
+            config._attn_implementation = NAME
 
 
 def _forward(
@@ -88,9 +89,10 @@ def _forward(
     attention_mask: Any = None,
     **options: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attend as transformers asks its attentions to."""
-    causal = options.get("is_causal")
+    """Attend as transformers asks its attentions to; a learned bias of positions is added to scores, and kept."""
+    causal, bias = options.get("is_causal"), options.get("position_bias")
     causal = getattr(module, "is_causal", True) if causal is None else causal
-    seen = bool(causal) and attention_mask is None and query.shape[2] > 1
-    out = KernelAttention.apply(query, key, value, attention_mask, options.get("s_aux"), seen)  # type: ignore[no-untyped-call]
+    hidden = bool(causal) and query.shape[2] > 1 and (attention_mask is None or bias is not None)
+    mask = attention_mask if bias is None else bias
+    out = KernelAttention.apply(query, key, value, mask, options.get("s_aux"), hidden, bias is not None)  # type: ignore[no-untyped-call]
     return out.transpose(1, 2).contiguous(), None

@@ -39,9 +39,7 @@ def _drop_out(values: torch.Tensor, rate: float, train: bool) -> torch.Tensor:
     return torch.native_dropout(values, rate, train)[0] if train and rate else values
 
 
-_KERNELS: Mapping[Any, Callable[..., torch.Tensor]] = {
-    ATTENTION: attend, torch.ops.aten.dropout.default: _drop_out, torch.ops.aten.dropout_.default: _drop_out,
-}  # fmt: skip
+_KERNELS: Mapping[Any, Callable[..., torch.Tensor]] = {ATTENTION: attend, torch.ops.aten.dropout.default: _drop_out}
 """What stands for operators that torch takes apart on `meta`, and keeps more of than devices do."""
 
 
