@@ -82,7 +82,7 @@ def why_whole(operator: Operator, degrees: Degrees) -> str:
             f"operator {operator.name!r} ({work.kind}, of the module {operator.module!r}) reads neighbours along the "
             f"sequence, which {degrees.context} context-parallel ranks would divide; choose context 1"
         )
-    if work.kind == "attention" and work.heads % degrees.tensor:
+    if work.kind == "attention" and work.split in WITHIN_TENSOR and work.heads % degrees.tensor:
         return (
             f"operator {operator.name!r} has {work.heads} heads, which {degrees.tensor} tensor-parallel ranks do not "
             "divide; choose a divisor"
@@ -147,6 +147,7 @@ def divided_work(work: Work, degrees: Degrees, within: bool) -> Work:
     """
     parts, tokens = degrees.tensor, ceil(work.tokens, degrees.context)
     if work.kind == "attention":
+        parts = parts if work.split in WITHIN_TENSOR else 1
         return replace(work, tokens=tokens, heads=ceil(work.heads, parts), kv_heads=ceil(work.kv_heads, parts))
     if work.split == "expert":
         experts = ceil(work.experts, degrees.expert) if work.experts else 0
