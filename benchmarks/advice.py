@@ -14,8 +14,8 @@ themselves. What leaves less open gets half the seconds. Rules, with the case in
 
 A rule loses where it fits and takes more than 1 % longer than the answer. The thumb's answer is the first rule that
 fits. Times are roofline estimates of catalogue devices. Exit 1 where a rule or a rung is more than 1 % faster than all
-that the open search met. Leaves out price, and what a trainer can run (`--target any`). Models captured from torch do
-not say how their operators divide: tensor degrees are not priced for them, by a rule or by the open search.
+that the open search met. Leaves out price, and what a trainer can run (`--target any`). Where no layers of a model
+divide in pairs, as in networks of convolutions, tensor degrees are "not priced".
 """
 
 import argparse

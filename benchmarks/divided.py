@@ -1,17 +1,19 @@
 """Stages that divide parameters (ZeRO-2 and 3), as a plan says and as they run: collectives, bytes and peak memory.
 
-    python -m benchmarks.divided [--models zoo:gpt:small,...] [--json]
+    python -m benchmarks.divided [--models zoo:gpt:small,...] [--only REGEX] [--estimated] [--json]
 
-Each model is profiled on this CPU, planned for four devices under each of `CHOICES` and run on four gloo ranks, one
-thread each. Collectives and their bytes are counted where torch hands them to the process group, the whole third step.
-Memory is that of all tensors which are alive in a rank at once, seen after each operator of that step; the plan's is
-its `peak_memory_bytes`. The first rank of each place is shown. Leaves out times: four ranks share two cores.
+Each model is profiled on this CPU (`--estimated`: captured by `penstock model`, not run), planned for four devices
+under each of `CHOICES` and run on four gloo ranks, one thread each. Collectives and their bytes are counted where
+torch hands them to the process group, the whole third step. Memory is that of all tensors which are alive in a rank
+at once, seen after each operator of that step; the plan's is its `peak_memory_bytes`. The first rank of each place
+is shown. Leaves out times: four ranks share two cores.
 """
 
 import argparse
 import gc
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -46,9 +48,12 @@ def main() -> None:
     """Measure and print a row a model and choice."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", default=MODELS)
+    parser.add_argument("--only", default="", metavar="REGEX", help="choices that match")
+    parser.add_argument("--estimated", action="store_true", help="plan from profiles that nobody measured")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
-    rows = list(measure(args.models.split(",")))
+    choices = [choice for choice in CHOICES if re.search(args.only, choice)]
+    rows = list(measure(args.models.split(","), choices, args.estimated))
     if args.json:
         print(json.dumps({"rows": rows, "cores": os.cpu_count(), "load_average": os.getloadavg()[0]}))
         return
@@ -61,15 +66,17 @@ def main() -> None:
     print(f"one step each, {RANKS} ranks, one thread a rank, {os.cpu_count()} cores, load {os.getloadavg()[0]:.2f}")
 
 
-def measure(models: list[str]) -> Iterator[dict[str, Any]]:
+def measure(models: list[str], choices: list[str], estimated: bool) -> Iterator[dict[str, Any]]:
     """Yield a row a model, choice and stage."""
+    made = ("--precision", "fp32") if estimated else ("--repeats", "3", "--no-links")
+    command = "model" if estimated else "profile"
     pool = RankPool(RANKS)
     try:
         with tempfile.TemporaryDirectory() as folder:
             profile, plan = Path(folder, "profile.json"), Path(folder, "plan.json")
             for model in models:
-                _command("profile", model, "-o", profile, "--microbatch-sizes", "2", "--repeats", "3", "--no-links")
-                for choice in CHOICES:
+                _command(command, model, "-o", profile, "--microbatch-sizes", "2", *made)
+                for choice in choices:
                     print(f"{model} {choice}", file=sys.stderr, flush=True)
                     fixed = [*choice.split(), "--batch", "16", "--microbatch-size", "2", "--devices", str(RANKS)]
                     _command("plan", profile, "-o", plan, "--deterministic-limit", "1", *fixed)

@@ -29,6 +29,10 @@ class InvalidInput(PenstockError):
     exit_code = 3
 
 
+class OtherAtEachSize(InvalidInput):
+    """A model falls into other operators at another micro-batch size, so that one graph holds for one size."""
+
+
 class NoPlanFits(PenstockError):
     """No plan (or no order that was asked for) that satisfies a limit was found, which is proved; says what binds."""
 

@@ -36,16 +36,17 @@ def mixture(builder: LayerOperators, path: str, x: Value, shape: Experts) -> Val
 
 def _routed(builder: LayerOperators, path: str, x: Value, shape: Experts) -> Value:
     num, rows = shape.num_experts, x.tokens * shape.active
-    scores = builder.linear(join(path, shape.router), x, num, "whole", bias=shape.biased)
+    scores = builder.linear(
+        join(path, shape.router), _for_router(builder, path, x, shape), num, "whole", bias=shape.biased
+    )
     owner = join(path, "experts")
     correction = {join(path, f"{shape.router}.e_score_correction_bias"): (num,)} if shape.corrected else None
     chosen = builder.elementwise(
         join(path, "topk"), "topk", [scores], split="whole", width=shape.active, keeps=[scores], buffers=correction,
         module=path,
     )  # fmt: skip
-    sent = builder.elementwise(
-        join(path, "dispatch"), "dispatch", [x, chosen], tokens=rows, keeps=[chosen], module=path
-    )
+    work = Work("elementwise", "sequence", rows, outer=x.width, passes=2)
+    sent = builder.add(join(path, "dispatch"), "dispatch", path, [x, chosen], work, x.width, saved=[chosen.saved])
     up = _expert_product(builder, owner, "gate_up_proj", sent, 2 * shape.width, shape)
     work = Work("elementwise", "expert", rows, outer=shape.width, passes=3, experts=num)
     act = join(owner, "act_fn")
@@ -54,6 +55,14 @@ def _routed(builder: LayerOperators, path: str, x: Value, shape: Experts) -> Val
     work = Work("elementwise", "sequence", x.tokens, outer=x.width, passes=1 + shape.active)
     saved = [down.saved, chosen.saved]
     return builder.add(join(path, "combine"), "combine", path, [down, chosen], work, x.width, saved=saved)
+
+
+def _for_router(builder: LayerOperators, path: str, x: Value, shape: Experts) -> Value:
+    """Return what the router reads: where it corrects its scores, in 32 bits (DeepSeek-V3's code)."""
+    if not shape.corrected:
+        return x
+    work = Work("elementwise", "sequence", x.tokens, outer=x.width)
+    return builder.add(join(path, f"{shape.router}.to"), "to", path, [x], work, x.width, element_bytes=4)
 
 
 def _expert_product(builder: LayerOperators, owner: str, name: str, x: Value, outer: int, shape: Experts) -> Value:

@@ -2,9 +2,9 @@
 
 A captured norm is eight operators and one kernel in practice. Such a run reads what enters it once, writes what leaves
 it once, and keeps for its backward what enters it where that is less than what its operators keep one by one: what lies
-between is computed again (torch.compile's rule). Its time stands with its last operator, so that names and graph stay
-those of the program. Leaves out runs across modules, and trainers that fuse nothing (`--no-fused`, which makes norms
-and elementwise operators slower).
+between is computed again (torch.compile's rule). Its time stands with the operator that makes most of what leaves, so
+that names and graph stay those of the program. Leaves out runs across modules, and trainers that fuse nothing
+(`--no-fused`, which makes norms and elementwise operators slower).
 """
 
 from collections.abc import Iterator, Sequence
@@ -99,26 +99,29 @@ def _fuse(graph: OperatorGraph, operators: list[Operator], run: Sequence[int], s
     enter = [t for t in graph.tensors if t.producer not in names and not names.isdisjoint(t.consumers)]
     leave = [t for t in graph.tensors if t.producer in names and not names.issuperset(t.consumers)]
     between = {t.storage for t in graph.tensors if t.producer in names} - {t.storage for t in (*enter, *leave)}
-    last = operators[run[-1]]
-    assert last.work is not None  # noqa: S101 - only operators that say what they do are in runs
+    made = {graph.operators[i].name: 0 for i in run}
+    for tensor in leave:
+        made[tensor.producer] += tensor.size_bytes[-1]
+    chief = max(run, key=lambda i: (made[graph.operators[i].name], i))
     moved = sum(_by_storage((*enter, *leave)).values())
     for i in run:
         work = operators[i].work
         assert work is not None  # noqa: S101 - as above
         operators[i] = replace(operators[i], work=replace(work, passes=0))
     if not all(o.work is not None and not o.work.passes for o in (graph.operators[i] for i in run)):
-        operators[run[-1]] = replace(operators[run[-1]], work=_one(graph, run, last, moved, leave))
+        out = made[graph.operators[chief].name]
+        operators[chief] = replace(operators[chief], work=_one(graph, run, chief, moved / out if out else 0.0))
     _keep(operators, run, enter, between, size)
 
 
-def _one(graph: OperatorGraph, run: Sequence[int], last: Operator, moved: int, leave: Sequence[Tensor]) -> Work:
-    """Return the work of the one kernel: passes over what the run's last operator makes."""
-    assert last.work is not None  # noqa: S101 - asked by the caller
+def _one(graph: OperatorGraph, run: Sequence[int], chief: int, share: float) -> Work:
+    """Return the work of the one kernel: passes over what its chief operator makes, `share` times which it moves."""
     rows = [graph.operators[i] for i in run]
     is_norm = any(o.kind in REDUCING or (o.work is not None and o.work.kind == "norm") for o in rows)
-    made = max((t.size_bytes[-1] for t in leave if t.producer == last.name), default=0)
-    passes = max(2, round(moved / made)) if made else last.work.passes or 2
-    return replace(last.work, kind="norm" if is_norm else "elementwise", passes=passes)
+    work = graph.operators[chief].work
+    assert work is not None  # noqa: S101 - only operators that say what they do are in runs
+    passes = max(2, round(share) or work.passes)
+    return replace(work, kind="norm" if is_norm else "elementwise", passes=passes)
 
 
 def _by_storage(tensors: Sequence[Tensor]) -> dict[object, int]:

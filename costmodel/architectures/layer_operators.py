@@ -78,9 +78,11 @@ class LayerOperators(GraphBuilder):
         buffers: Mapping[str, Shape] | None = None,
         module: str | None = None,
     ) -> Value:
-        """Combine values number by number; nothing is kept but `keeps`."""
+        """Combine values number by number; nothing is kept but `keeps`. Small ones are read in no time."""
         width, tokens = width or reads[0].width, tokens or reads[0].tokens
-        work = Work("elementwise", split, tokens, outer=width, passes=1 + len(reads))
+        made = tokens * width
+        read = sum(min(value.tokens * value.width, made) for value in reads)
+        work = Work("elementwise", split, tokens, outer=width, passes=1 + round(read / made))
         owner = path.rpartition(".")[0] if module is None else module
         saved = [value.saved for value in keeps]
         return self.add(path, kind, owner, reads, work, width, parameters=parameters, buffers=buffers, saved=saved)
@@ -141,9 +143,9 @@ class LayerOperators(GraphBuilder):
         logits = self.linear(module, x, vocabulary, "column", tied=tied, bias=bias)
         return self.cross_entropy([logits])
 
-    def cross_entropy(self, logits: Sequence[Value]) -> Value:
-        """Add the operator `loss`; with several values it sums their losses."""
+    def cross_entropy(self, logits: Sequence[Value], split: str = "inner") -> Value:
+        """Add the operator `loss`; with several values it sums their losses. `split`: whether logits are divided."""
         tokens, width = sum(value.tokens for value in logits), logits[0].width
-        work = Work("loss", "inner", tokens, outer=width)
+        work = Work("loss", split, tokens, outer=width)
         saved = [self.keep(4 * tokens * width)]
         return self.add(LOSS, LOSS, "", logits, work, 1, saved=saved, tokens=1, element_bytes=4, fixed=True)

@@ -6,7 +6,7 @@ costs of the towers. Leaves out ViT's pooler, which classification does not use.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from costmodel.architectures.builder import Shape, Value
 from costmodel.architectures.configs import Config
@@ -43,7 +43,8 @@ def vit(builder: LayerOperators, config: Config, tokens: int) -> None:
     for i in range(config.integer("num_hidden_layers")):
         x = layer(builder, f"vit.layers.{i}", x, tower)
     pooled = first_row(builder, "vit.pool", builder.norm("vit.layernorm", x, bias=True))
-    builder.cross_entropy([builder.linear("classifier", pooled, config.integer("num_labels"), "whole", bias=True)])
+    logits = builder.linear("classifier", pooled, config.integer("num_labels"), "whole", bias=True)
+    builder.cross_entropy([logits], split="whole")
 
 
 def clip(builder: LayerOperators, config: Config, tokens: int) -> None:
@@ -101,8 +102,11 @@ def prepend(builder: LayerOperators, path: str, x: Value, parameters: Mapping[st
 
 
 def first_row(builder: LayerOperators, path: str, x: Value) -> Value:
-    """Take one row a sample: the class token's, or the one at the end of a text."""
-    return builder.elementwise(path, "select", [x], split="whole", tokens=1)
+    """Take one row a sample, a view of all: the class token's, or the one at the end of a text."""
+    work = Work("elementwise", "whole", 1, outer=x.width, passes=0)
+    row = builder.add(path, "select", path.rpartition(".")[0], [x], work, x.width)
+    builder.outputs[path] = replace(row, storage=x.storage, size_bytes=x.size_bytes)
+    return builder.outputs[path]
 
 
 def _heads(config: Config, hidden: int, causal: bool) -> Heads:

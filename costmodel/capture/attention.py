@@ -14,24 +14,27 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from costmodel.capture import kernel_attention
 from costmodel.capture.batches import TrainingModel
 
 NAME = "penstock_mask_free"
+FREE_OF_MASKS = {"sdpa": NAME, kernel_attention.NAME: kernel_attention.MASK_FREE}
+"""What stands for an attention of transformers where it needs no masks."""
 
 
 @contextmanager
 def mask_free_attention(model: TrainingModel) -> Iterator[bool]:
     """Within the block a Hugging Face model makes no causal masks; yields whether that changes anything."""
-    configs = [c for c in _configs(model.module) if getattr(c, "_attn_implementation", None) == "sdpa"]
-    changes = bool(configs) and _masks_can_go(model, configs) and _register()
-    if changes:
-        for config in configs:
-            config._attn_implementation = NAME
+    own = [(config, getattr(config, "_attn_implementation", None)) for config in _configs(model.module)]
+    found = [(config, name) for config, name in own if name in FREE_OF_MASKS]
+    changes = bool(found) and _masks_can_go(model, [config for config, _ in found]) and _register()
     try:
+        for config, name in found if changes else ():
+            config._attn_implementation = FREE_OF_MASKS[name]
         yield changes
     finally:
-        for config in configs:
-            config._attn_implementation = "sdpa"
+        for config, name in found:
+            config._attn_implementation = name
 
 
 def configs_with_cache(module: nn.Module) -> list[Any]:

@@ -26,7 +26,7 @@ from costmodel.capture.passes import (
     replicable,
 )
 from costmodel.capture.shapes import Reach, TensorInfo, describe_values, fetch
-from costmodel.errors import DoesNotMatch, InvalidInput
+from costmodel.errors import DoesNotMatch, InvalidInput, OtherAtEachSize
 from costmodel.model.graph import LOSS, Operator, OperatorGraph, Parameter, SavedStorage, Tensor
 
 
@@ -127,16 +127,16 @@ class Capture:
 
         Raises
         ------
-        InvalidInput
+        OtherAtEachSize
             When the model falls into other operators at that size.
         """
         if self.static_batch in (None, microbatch_size):
             return self
         other = capture(self.model, microbatch_size, bool(self.program.plan_only))
         if other.operators != self.operators or other.flows != self.flows:
-            raise InvalidInput(
+            raise OtherAtEachSize(
                 f"{self.model.name}: the model computes something else at micro-batch size {microbatch_size} than at "
-                f"{self.static_batch}; profile one size alone"
+                f"{self.static_batch}; give one size alone (--microbatch-sizes {microbatch_size})"
             )
         return other
 

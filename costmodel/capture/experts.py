@@ -1,9 +1,9 @@
 """Experts of a mixture, as far as a captured program shows them: grouped matrix products over rows that were routed.
 
 One weight holds all experts, and rows that are sorted by expert are multiplied each by its own (torch's grouped
-product, transformers' experts). What lies between two such products of a block, and the views of their weights, belong
-to the experts; how many take each token is the router's `topk`. Leaves out mixtures that loop over experts in Python: a
-branch on values, which no capture takes, or all experts for all tokens, which is what they compute.
+product, transformers' experts). What lies between two such products of a block, the views of their weights and rows of
+their biases belong to the experts; how many take each token is the router's `topk`. Leaves out mixtures that loop over
+experts in Python: a branch on values, which no capture takes, or all experts for all tokens, which they compute.
 """
 
 from collections.abc import Iterator, Mapping
@@ -32,10 +32,11 @@ TOPK = torch.ops.aten.topk.default
 
 @dataclass(frozen=True, slots=True)
 class Routed:
-    """The experts of one block: operators by name, and how many experts take each token."""
+    """The experts of one block: operators by name, how many experts take each token, operators that look biases up."""
 
     operators: tuple[str, ...]
     active: int
+    biases: frozenset[str] = frozenset()
 
 
 def grouped_flop(args: tuple[Any, ...]) -> int:
@@ -59,10 +60,20 @@ def _routed(products: list[fx.Node], owner: dict[fx.Node, str], infos: Infos) ->
     before = {node for product in products for node in _reached(product, owner, forwards=False)}
     weights = {node for product in products for node in _views(product.args[1], owner)}
     inside = {*products, *weights, *(behind & before)}
-    names = dict.fromkeys(name for node, name in owner.items() if node in inside)
+    num = infos[products[0].all_input_nodes[1].name][0].shape[0]
+    named = {owner[node] for node in inside}
+    biases = {node for node in owner if _reads_all(node, num, infos) and named.issuperset(map(owner.get, node.users))}
+    names = dict.fromkeys(name for node, name in owner.items() if name in named or node in biases)
     rows = infos[products[0].all_input_nodes[0].name][0].shape[0]
     chosen = [infos[node.name][0].shape for node in before if node.target is TOPK]
-    return Routed(tuple(names), next((shape[-1] for shape in chosen if prod(shape) == rows), 1))
+    active = next((shape[-1] for shape in chosen if prod(shape) == rows), 1)
+    return Routed(tuple(names), active, frozenset(owner[node] for node in biases))
+
+
+def _reads_all(node: fx.Node, num: int, infos: Infos) -> bool:
+    """Whether a node looks rows of a weight up that holds all experts: their biases, say."""
+    shapes = (infos[source.name][0].shape for source in node.all_input_nodes if source.op == "get_attr")
+    return any(shape[:1] == (num,) for shape in shapes)
 
 
 def _reached(start: fx.Node, owner: dict[fx.Node, str], *, forwards: bool) -> Iterator[fx.Node]:

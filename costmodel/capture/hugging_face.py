@@ -16,6 +16,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from costmodel.architectures.configs import QUANTIZED
+from costmodel.capture.kernel_attention import use_kernels
 from costmodel.errors import InvalidInput, UsageError
 from costmodel.files import Node, read_json
 
@@ -25,6 +26,9 @@ LENGTHS = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequenc
 """Keys under which configurations say how many tokens they take."""
 SECONDS, RATE = 10, 16_000
 """Of a sound where it enters as a wave."""
+BINS = ("num_mel_bins", "feature_projection_input_dim", "input_dim", "input_feat_per_channel")
+FRAMES = ("frames_per_clip", "num_frames")
+"""Keys under which configurations say how many frequencies a sound has, and how many pictures a video."""
 CLASSES = (
     "SEQ_TO_SEQ_CAUSAL_LM", "IMAGE_TEXT_TO_TEXT", "MULTIMODAL_LM", "CAUSAL_LM", "MASKED_LM", "SPEECH_SEQ_2_SEQ", "CTC",
     "IMAGE_CLASSIFICATION", "SEMANTIC_SEGMENTATION", "OBJECT_DETECTION", "DEPTH_ESTIMATION", "PRETRAINING",
@@ -62,6 +66,8 @@ def build(path: str, batch: int = 2, sequence: int = 0) -> dict[str, Any]:
             f"{path}: {kind.__name__} of transformers {_version()} refuses this configuration: "
             f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}; correct config.json"
         ) from None
+    if all(parameter.is_meta for parameter in model.parameters()):
+        use_kernels(model)
     inputs = _inputs(model, config, batch, sequence)
     return {"model": model, "inputs": inputs, "targets": _targets(model, inputs), "loss": standing_loss}
 
@@ -161,7 +167,8 @@ def _inputs(model: nn.Module, config: Any, batch: int, sequence: int) -> Inputs:
     vision, text = _part(config, "vision_config"), config.get_text_config()
     makers: Mapping[str, Callable[[], torch.Tensor]] = {
         "pixel_values": lambda: _images(vision or config, batch),
-        "input_features": lambda: _spectra(_part(config, "audio_config") or config, batch),
+        "pixel_values_videos": lambda: _video(vision or config, batch),
+        "input_features": lambda: _spectra(model, _part(config, "audio_config") or config, batch),
         "input_values": lambda: torch.zeros(batch, SECONDS * RATE),
         "input_ids": lambda: _tokens(config, text, batch, sequence),
         "decoder_input_ids": lambda: _tokens(config, text, batch, sequence),
@@ -203,14 +210,22 @@ def _image_tokens(config: Any) -> int:
 
 
 def _images(vision: Any, batch: int) -> torch.Tensor:
-    size = getattr(vision, "image_size", 224) or 224
+    size = getattr(vision, "image_size", None) or getattr(vision, "crop_size", None) or 224
     height, width = size if isinstance(size, list | tuple) else (size, size)
     return torch.zeros(batch, getattr(vision, "num_channels", 3) or 3, height, width)
 
 
-def _spectra(audio: Any, batch: int) -> torch.Tensor:
+def _video(vision: Any, batch: int) -> torch.Tensor:
+    frames = next((n for key in FRAMES if isinstance(n := getattr(vision, key, None), int)), 16)
+    return _images(vision, batch).unsqueeze(1).expand(-1, frames, -1, -1, -1)
+
+
+def _spectra(model: nn.Module, audio: Any, batch: int) -> torch.Tensor:
+    """Return frequencies by time where a convolution along the time is what reads them first, else time by those."""
     frames = 2 * getattr(audio, "max_source_positions", 1500)
-    return torch.zeros(batch, getattr(audio, "num_mel_bins", 80), frames)
+    bins = next((n for key in BINS if isinstance(n := getattr(audio, key, None), int)), 80)
+    along_time = any(isinstance(each, nn.Conv1d) and each.in_channels == bins for each in model.modules())
+    return torch.zeros(batch, bins, frames) if along_time else torch.zeros(batch, frames, bins)
 
 
 def _targets(model: nn.Module, inputs: Inputs) -> torch.Tensor:

@@ -14,7 +14,8 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from costmodel.capture.capture import Capture
-from costmodel.capture.pairs import ATTENTION, SIZE
+from costmodel.capture.kernel_attention import ATTENTIONS
+from costmodel.capture.pairs import SIZE
 from costmodel.capture.shapes import TensorInfo, fetch
 
 Infos = Mapping[str, tuple[TensorInfo, ...]]
@@ -39,7 +40,7 @@ def seen_keys(captured: Capture, infos: Infos) -> Mapping[fx.Node, SeenKeys]:
     found: dict[fx.Node, SeenKeys] = {}
     values: dict[fx.Node, Any] = {}
     for node in captured.program.module.graph.nodes:
-        if node.target is not ATTENTION:
+        if node.target not in ATTENTIONS:
             continue
         mask = node.kwargs.get("attn_mask", node.args[3] if len(node.args) > 3 else None)
         if not isinstance(mask, fx.Node) or mask in found or mask not in captured.replicated:

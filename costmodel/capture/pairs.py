@@ -19,12 +19,12 @@ import torch
 from torch import fx, nn
 
 from costmodel.capture.capture import Capture, CapturedOperator
+from costmodel.capture.kernel_attention import ATTENTION
 from costmodel.capture.parts import extract
 from costmodel.capture.shapes import TensorInfo
 from costmodel.model.blocks import block_of
 
 LINEAR = torch.ops.aten.linear.default
-ATTENTION = torch.ops.aten.scaled_dot_product_attention.default
 SIZE = torch.ops.aten.sym_size.int
 PARTS = (2, 4, 8, 16, 32, 64)
 """Into how many parts a proof divides."""

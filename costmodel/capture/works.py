@@ -17,8 +17,9 @@ from torch import fx
 
 from costmodel.capture.capture import Capture, CapturedOperator
 from costmodel.capture.experts import GROUPED, Routed, routed_experts
+from costmodel.capture.kernel_attention import ATTENTIONS
 from costmodel.capture.masks import seen_keys
-from costmodel.capture.pairs import ATTENTION, pairs_of
+from costmodel.capture.pairs import pairs_of
 from costmodel.capture.passes import mutated_arguments
 from costmodel.capture.shapes import TensorInfo
 from costmodel.capture.structure import splits_by_structure
@@ -53,7 +54,10 @@ def with_all_works(graph: OperatorGraph, captured: Capture, *, by_structure: boo
     Divided as the executor divides the model's own code, or `by_structure`, as trainers divide models of such a
     configuration by theirs.
     """
-    return _said(graph, _Reading(graph, captured, by_structure).works())
+    works = _Reading(graph, captured, by_structure).works()
+    seen = {name: _attention_flop(work) for name, work in works.items() if work.kind == "attention"}
+    operators = tuple(replace(o, flop=seen.get(o.name, o.flop)) for o in graph.operators)
+    return _said(replace(graph, operators=operators), works)
 
 
 def where_divided(graph: OperatorGraph) -> OperatorGraph:
@@ -111,7 +115,7 @@ class _Reading:
             name, shapes = _name(node), self._shapes(node)
             if not shapes:
                 continue
-            if node.target is ATTENTION:
+            if node.target in ATTENTIONS:
                 return self._attention(node, split)
             if node.target in GROUPED:
                 return self._experts(node, self._routed.get(group.name), split)
@@ -171,6 +175,8 @@ class _Reading:
         passes = max(1, round((sum(map(prod, read)) + wrote) / max(1, prod(whole))))
         if self._gives_views(group, sources) and not any(map(mutated_arguments, group.nodes)):
             passes = 0
+        if group.name in self._routed and group.name in self._routed[group.name].biases:
+            passes = 0  # kernels of matrix products add biases
         kind = "scan" if any(map(self._scans, group.nodes)) else "elementwise"
         return Work(kind, split, self._rows(whole), outer=max(1, outer), passes=passes)
 
@@ -210,6 +216,11 @@ class _Reading:
     def _shape(self, node: Any) -> tuple[int, ...]:
         shapes = self._shapes(node) if isinstance(node, fx.Node) else []
         return shapes[0] if shapes else ()
+
+
+def _attention_flop(work: Work) -> int:
+    """Return the operations of attention: a kernel skips what a window hides, and counts a causal mask's scores."""
+    return 2 * work.tokens * work.context * work.heads * (work.inner + work.outer)
 
 
 def _name(node: fx.Node) -> str:

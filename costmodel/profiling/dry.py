@@ -65,6 +65,8 @@ def _parameters_on_meta() -> Iterator[None]:
 def counted_on_meta(options: Options, say: Callable[[str], None] = lambda text: None) -> tuple[Capture, OperatorGraph]:
     """Capture a model on `meta` and count its operations and bytes.
 
+    A configuration that torch.export refuses is traced in one run, for plans of it are not run.
+
     Parameters
     ----------
     options : Options
@@ -75,7 +77,7 @@ def counted_on_meta(options: Options, say: Callable[[str], None] = lambda text: 
     say("capturing the model on meta")
     model = load_on_meta(options)
     check_separates(model)
-    captured = capture(model, max(sizes))
+    captured = capture(model, max(sizes), plan_only=options.model.endswith(".json"))
     if captured.program.remark:
         say(captured.program.remark)
     say("counting operations and bytes")

@@ -19,7 +19,7 @@ from planner.search.state.prepared import PreparedProblem
 NOT_ALL = "not-looked-at: of what was tried the least is "
 """Of a strategy that may still fit: not every micro-batch size and way to recompute was priced."""
 MOST_MIXTURES = 6
-"""Mixtures of several strategies that are listed, the fastest; every single strategy is."""
+"""Mixtures of several strategies that are listed, the fastest, and the fastest with each strategy that these lack."""
 
 
 def ladder(
@@ -40,6 +40,10 @@ def ladder(
     single = [kept[name] for name in RUNGS if name in kept]
     mixed = sorted((e for name, e in kept.items() if name not in RUNGS), key=lambda e: e.sort_key)
     listed = [*single, *mixed[:MOST_MIXTURES]]
+    for name in RUNGS:
+        using = [[each for each in some if name in each.strategy.split("+")] for some in (listed, mixed)]
+        if not using[0]:
+            listed += using[1][:1]
     if chosen not in listed:
         listed.append(chosen)
     others = [faster[each.strategy] for each in listed if each.strategy in faster]

@@ -14,11 +14,13 @@ import time
 
 from costmodel.architectures.builder import PRECISIONS
 from costmodel.architectures.command import DEFAULT_DEVICE, SOURCES
+from costmodel.errors import OtherAtEachSize
 from costmodel.stages.strategies.trainers import MEGATRON, habits_of, trainers
 from planner.commands.answer import Answer, say
 from planner.commands.flags import positive
 
 WRITES = "penstock-profile"
+DEFAULT_SIZES = (1, 2, 4)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--device", default=DEFAULT_DEVICE, metavar="ID", help="catalogue id of the device (default %(default)s)"
     )
     parser.add_argument(
-        "--microbatch-sizes", type=sizes, default=(1, 2, 4), metavar="1,2,4", help="samples a micro-batch"
+        "--microbatch-sizes", type=sizes, default=DEFAULT_SIZES, metavar="1,2,4", help="samples a micro-batch"
     )
     parser.add_argument(
         "--sequence",
@@ -70,10 +72,14 @@ def run(args: argparse.Namespace) -> Answer:
     started = time.perf_counter()
     habits_of(args.trainer or MEGATRON)  # an unknown name is refused before anything is written
     calibration = read_calibration(args.calibration) if args.calibration else None
-    profile, facts = make(
-        args.model, args.device, args.microbatch_sizes, args.sequence, args.precision, args.trainer, calibration,
-        args.source,
-    )  # fmt: skip
+    known = args.sequence, args.precision, args.trainer, calibration, args.source
+    try:
+        profile, facts = make(args.model, args.device, args.microbatch_sizes, *known)
+    except OtherAtEachSize:
+        if args.microbatch_sizes is not DEFAULT_SIZES:
+            raise
+        profile, facts = make(args.model, args.device, DEFAULT_SIZES[:1], *known)
+        say(f"penstock model: {args.model} computes something else at each micro-batch size: it has 1 alone here")
     write_profile(args.output, profile)
     graph = profile.graph
     body: dict[str, object] = {

@@ -161,7 +161,9 @@ def test_every_operator_says_what_it_does_and_ends_in_the_loss(name: str) -> Non
 @pytest.mark.parametrize("name", [row.id for row in rows()])
 def test_kept_storages_that_flow_have_their_tensors_size(name: str) -> None:
     graph = describe(name).graph
-    sizes = {tensor.storage: tensor.size_bytes[0] for tensor in graph.tensors}
+    sizes: dict[int, int] = {}
+    for tensor in graph.tensors:  # views of a storage are smaller
+        sizes[tensor.storage] = max(tensor.size_bytes[0], sizes.get(tensor.storage, 0))
     for operator in graph.operators:
         for item in operator.saved:
             assert sizes.get(item.storage, item.size_bytes) == item.size_bytes

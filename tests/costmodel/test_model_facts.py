@@ -15,7 +15,7 @@ from costmodel.errors import InvalidInput, UsageError
 from costmodel.model.graph import Operator
 from costmodel.model.work import Work
 from costmodel.profiling.measure.memory import counted_graph
-from costmodel.stages.strategies.division import Degrees, why_whole
+from costmodel.stages.strategies.division import Degrees, divided_work, why_whole
 from planner.commands import main
 
 WIDTH = 8
@@ -115,6 +115,22 @@ def test_the_auxiliary_loss_of_experts_is_named_and_not_called_contrastive() -> 
 def test_what_reads_neighbours_does_not_divide_along_the_sequence(kind: str, told: bool) -> None:
     operator = Operator("conv", kind, "block.conv", work=Work(kind, "sequence", 64, inner=4, outer=4))
     assert ("of the module 'block.conv') reads neighbours" in why_whole(operator, Degrees(context=2))) == told
+
+
+@pytest.mark.parametrize(("split", "told"), [("sequence", True), ("expert", False)])
+def test_experts_that_the_executor_leaves_whole_are_not_spread(split: str, told: bool) -> None:
+    """Such experts were priced under an expert degree as if each rank had all of them."""
+    work = Work("matmul", split, 64, inner=4, outer=4, experts=8, active=2)
+    found = why_whole(Operator("product", "grouped_mm", "block.experts", work=work), Degrees(expert=4))
+    assert ("the experts of the module 'block.experts', which the executor leaves whole" in found) == told
+
+
+@pytest.mark.parametrize(("split", "heads", "told"), [("sequence", 6, False), ("inner", 3, True)])
+def test_attention_that_is_left_whole_is_priced_whole(split: str, heads: int, told: bool) -> None:
+    """Each rank attends with all heads then, whose number need not divide; half of them were priced."""
+    work = Work("attention", split, 64, inner=4, outer=4, heads=6, kv_heads=6, context=64)
+    assert divided_work(work, Degrees(tensor=2), within=False).heads == heads
+    assert ("has 6 heads" in why_whole(Operator("core", "attention", "own", work=work), Degrees(tensor=4))) == told
 
 
 def test_images_are_no_tokens_and_megatron_has_no_model_of_them(

@@ -240,3 +240,9 @@ def test_a_price_in_a_cluster_file_is_read(tmp_path: object) -> None:
     with open(path, "w") as file:
         file.write("\n".join(lines))
     assert read_cluster(path).device_of(0).price_per_hour == 2.5
+
+
+def test_a_ladder_shows_tensor_parallelism_when_the_time_is_over_with_the_first_plans() -> None:
+    """On a busy machine Qwen3-30B-A3B on 64 devices had mixtures with experts alone in its ladder."""
+    found = plan(asked(described("mixtral"), cluster(8), 64, space=Space(), effort=Effort(0.01)))
+    assert any("tensor" in each.strategy and not each.over_memory_bytes for each in found.rungs)

@@ -4,7 +4,7 @@ Seen in one real step, so that the device's own kernels decide what they save. P
 raw inputs are not counted: they are there before the step. Leaves out kernels' workspace.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -19,11 +19,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from costmodel.capture.batches import TrainingModel, take
 from costmodel.capture.capture import Capture, operator_graph
 from costmodel.capture.experts import GROUPED, grouped_flop
+from costmodel.capture.kernel_attention import ATTENTION, ATTENTIONS, attend, attention_flop
 from costmodel.capture.models import explain
-from costmodel.capture.pairs import ATTENTION
 from costmodel.errors import InvalidInput
 from costmodel.model.graph import LOSS, OperatorGraph, SavedStorage
-from costmodel.profiling.measure.flash import attend, attention_flop
 from costmodel.profiling.measure.walk import Walk
 
 _FUSED_ATTENTION = tuple(
@@ -33,6 +32,15 @@ _FUSED_ATTENTION = tuple(
 
 _LOOPS = frozenset({"scan", "associative_scan", "while_loop", "map_impl"})
 """Operators of torch that its counter cannot look into: their operations are not counted."""
+
+
+def _drop_out(values: torch.Tensor, rate: float, train: bool) -> torch.Tensor:
+    """Drop values as a device's kernel does, whose mask has one byte a value."""
+    return torch.native_dropout(values, rate, train)[0] if train and rate else values
+
+
+_KERNELS: Mapping[Any, Callable[..., torch.Tensor]] = {ATTENTION: attend, torch.ops.aten.dropout.default: _drop_out}
+"""What stands for operators that torch takes apart on `meta`, and keeps more of than devices do."""
 
 
 def _nothing(*_: object, **__: object) -> int:
@@ -97,10 +105,10 @@ class _Observer:
         target: Any = node.target
         with self._belonging_to(owner):
             flop = self.flop.get(owner, 0)
-            attends = target is ATTENTION and args[0].is_meta
+            kernel = _KERNELS.get(target, target) if args and getattr(args[0], "is_meta", False) else target
             with _uncounted() if getattr(target, "_name", "") in _LOOPS else nullcontext():
-                value = attend(args, kwargs) if attends else target(*args, **kwargs)
-        if target is ATTENTION:  # torch's counter knows few of its kernels, and in some versions no grouped heads
+                value = kernel(*args, **kwargs)
+        if target in ATTENTIONS:  # torch's counter knows few of its kernels, and in some versions no grouped heads
             self.flop[owner] = flop + attention_flop(args)
         if target in GROUPED:  # nor does it know products of rows with experts
             self.flop[owner] = flop + grouped_flop(args)

@@ -15,7 +15,8 @@ from torch import fx
 
 from costmodel.capture.capture import Capture, CapturedOperator
 from costmodel.capture.clock import Clock
-from costmodel.capture.pairs import ATTENTION, LINEAR
+from costmodel.capture.kernel_attention import ATTENTION
+from costmodel.capture.pairs import LINEAR
 from costmodel.capture.shapes import TensorInfo
 from costmodel.model.profile import OperatorTimes
 from costmodel.profiling.journal import Journal

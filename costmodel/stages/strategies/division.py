@@ -61,6 +61,12 @@ def why_whole(operator: Operator, degrees: Degrees) -> str:
     work = operator.work
     if work is None:
         return "" if degrees.whole else _unknown(operator, degrees)
+    if work.experts and work.split != "expert" and degrees.expert > 1:
+        return (
+            f"operator {operator.name!r} has the experts of the module {operator.module!r}, which the executor leaves "
+            f"whole, and does not spread over {degrees.expert} ranks; choose expert 1, or describe the model by its "
+            "config.json, whose experts trainers divide"
+        )
     if work.experts and work.experts % degrees.expert:
         return (
             f"operator {operator.name!r} has {work.experts} experts, which {degrees.expert} expert-parallel ranks "
@@ -76,7 +82,7 @@ def why_whole(operator: Operator, degrees: Degrees) -> str:
             f"operator {operator.name!r} ({work.kind}, of the module {operator.module!r}) reads neighbours along the "
             f"sequence, which {degrees.context} context-parallel ranks would divide; choose context 1"
         )
-    if work.kind == "attention" and work.heads % degrees.tensor:
+    if work.kind == "attention" and work.split in WITHIN_TENSOR and work.heads % degrees.tensor:
         return (
             f"operator {operator.name!r} has {work.heads} heads, which {degrees.tensor} tensor-parallel ranks do not "
             "divide; choose a divisor"
@@ -141,6 +147,7 @@ def divided_work(work: Work, degrees: Degrees, within: bool) -> Work:
     """
     parts, tokens = degrees.tensor, ceil(work.tokens, degrees.context)
     if work.kind == "attention":
+        parts = parts if work.split in WITHIN_TENSOR else 1
         return replace(work, tokens=tokens, heads=ceil(work.heads, parts), kv_heads=ceil(work.kv_heads, parts))
     if work.split == "expert":
         experts = ceil(work.experts, degrees.expert) if work.experts else 0

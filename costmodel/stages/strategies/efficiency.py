@@ -18,7 +18,7 @@ from costmodel.model.work import Work
 from costmodel.roofline import central_ns
 from costmodel.roofline.attention import num_pairs
 from costmodel.stages.measured_operators import MeasuredOperators
-from costmodel.stages.strategies.division import Degrees, ceil, divided_work, feeds_experts, is_expert
+from costmodel.stages.strategies.division import WITHIN_TENSOR, Degrees, ceil, divided_work, feeds_experts, is_expert
 from costmodel.stages.strategies.kernel_launch import KernelLaunch
 from costmodel.stages.strategies.training import DTYPES, TrainingJob
 
@@ -144,7 +144,8 @@ class Efficiency:
         """Return what was measured at the shard's shape, if it was."""
         if operator.work is None or degrees.context * degrees.expert > 1 or self._asked != self._profiled:
             return None
-        cut = "heads" if operator.work.kind == "attention" else operator.work.split
+        work = operator.work
+        cut = "heads" if work.kind == "attention" and work.split in WITHIN_TENSOR else work.split
         rows = self._measured.get(operator.name, {}).get(f"{degrees.tensor}/{cut}")
         if rows is None:
             return None

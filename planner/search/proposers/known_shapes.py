@@ -119,14 +119,20 @@ class FirstPlans:
         return min([*known, self.pool.best.step_time_ns if self.pool.best_fits else np.inf])
 
     def _try_shapes(self, table: FamilyTable) -> None:
-        """Simulate shapes that people use until some fit; those that hold least where none does."""
-        for part in (1.0, CAUTIOUS):
-            shapes = list(self._shapes(table, part * self._limit_bytes))
+        """Simulate shapes that people use until some fit, and one with tensor parallelism, which the ladder shows.
+
+        Where none fits, those that hold least.
+        """
+        whole, cautious = (list(self._shapes(table, part * self._limit_bytes)) for part in (1.0, CAUTIOUS))
+        for shapes in (whole, cautious):
             for row in dict.fromkeys((*self._some(table, shapes, NUM_SHAPES), *self._of_one_stage(table, shapes))):
                 self._try(table, row)
             if self._fits:
-                return
-        for row in np.argsort(table.memory_bytes, kind="stable")[:NUM_SHAPES].tolist():
+                break
+        else:
+            for row in np.argsort(table.memory_bytes, kind="stable")[:NUM_SHAPES].tolist():
+                self._try(table, row)
+        for row in [row for row in cautious if table.rows.tensor[row] > 1][:1]:
             self._try(table, row)
 
     @staticmethod

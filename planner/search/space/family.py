@@ -330,7 +330,9 @@ class FamilySpace:
 
     @cached_property
     def _has_experts(self) -> bool:
-        return any(operator.work and operator.work.experts for operator in self.problem.profile.graph.operators)
+        """Whether the model has experts, and none that are left whole."""
+        works = [operator.work for operator in self.problem.profile.graph.operators]
+        return {work.split for work in works if work and work.experts} == {"expert"}
 
     def models(self, microbatch_size: int) -> list[StrategyModel]:
         """Return the price of stages on each type of device among those planned for."""
