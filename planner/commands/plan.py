@@ -188,7 +188,6 @@ def _say_least(num_operators: int, limit_s: float) -> None:
 
 def problem_of(args: argparse.Namespace, start: float) -> "Problem":
     """Read the files; the time that this takes is taken from the limit of the search."""
-    from costmodel.architectures.estimate import recalibrated
     from costmodel.calibration import published, read_calibration
     from costmodel.machines.cluster import read_cluster
     from costmodel.model.profile import read_profile
@@ -199,7 +198,7 @@ def problem_of(args: argparse.Namespace, start: float) -> "Problem":
     from planner.question.space import Space
 
     calibration = read_calibration(args.calibration) if args.calibration else published()
-    profile, *others = (recalibrated(read_profile(path), calibration) for path in args.profiles)
+    profile, *others = map(read_profile, args.profiles)
     cluster = read_cluster(args.cluster) if args.cluster else None
     pins = read_pins(args.pin) if args.pin else None
     return Problem(

@@ -10,18 +10,19 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from math import isqrt, prod
 
+from costmodel.architectures.estimate import estimated_again
 from costmodel.calibration import Calibration, published
 from costmodel.errors import InvalidInput, UsageError
 from costmodel.machines.cluster import Cluster, uniform_cluster
 from costmodel.machines.cluster_parts import DeviceType
 from costmodel.machines.typical import typical_cluster
 from costmodel.model.origin import ROOFLINE
-from costmodel.model.profile import Profile
+from costmodel.model.profile import DTYPES, Profile
 from costmodel.roofline import scale_profile
 from costmodel.stages.measured_operators import MeasuredOperators
 from costmodel.stages.strategies import EXECUTOR, StrategyModel, TrainingJob
 from costmodel.stages.strategies.trainers import MEGATRON, habits_of
-from costmodel.stages.strategies.training import DTYPES, OPTIMIZER_STATES, PRECISIONS
+from costmodel.stages.strategies.training import OPTIMIZER_STATES, PRECISIONS
 from planner.plan import Assumptions, Plan
 from planner.question.effort import Effort, check_reach
 from planner.question.pins import Pins
@@ -295,14 +296,20 @@ class Problem:
 
     def profile_on(self, device: DeviceType) -> Profile:
         """Return the profile of a device type: the one that was made on it, else the first one scaled to it."""
-        own = [profile for profile in (self.profile, *self.other_profiles) if is_of(profile, device)]
+        own = [profile for profile in self._profiles if is_of(profile, device)]
         if own or not (device.catalogue and self.profile.device.catalogue):
-            return own[0] if own else self.profile
+            return own[0] if own else self._profiles[0]
         return self._scaled(device.catalogue)
+
+    @cached_property
+    def _profiles(self) -> tuple[Profile, ...]:
+        """The profiles, estimates as they are in the precision asked for and by the calibration."""
+        given = (self.profile, *self.other_profiles)
+        return tuple(estimated_again(profile, self.precision, self.calibration) for profile in given)
 
     def _scaled(self, catalogue: str) -> Profile:
         if catalogue not in self._scaled_profiles:
-            self._scaled_profiles[catalogue] = scale_profile(self.profile, catalogue)
+            self._scaled_profiles[catalogue] = scale_profile(self._profiles[0], catalogue)
         return self._scaled_profiles[catalogue]
 
     @cached_property

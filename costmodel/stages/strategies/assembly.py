@@ -9,6 +9,7 @@ from functools import cached_property, partial
 
 from costmodel.machines.cluster import Cluster
 from costmodel.model.accumulation import Accumulation, accumulation_of
+from costmodel.model.profile import DTYPES
 from costmodel.stages.measured_operators import MeasuredOperators
 from costmodel.stages.strategies.blocks import block_names, block_spans
 from costmodel.stages.strategies.division import Degrees, ceil, output_parts
@@ -26,7 +27,7 @@ from costmodel.stages.strategies.saved_activations import (
 from costmodel.stages.strategies.shared_sums import Item, SharedSums
 from costmodel.stages.strategies.states import Weights, parameter_bytes, weights_of
 from costmodel.stages.strategies.traffic import Reads, Traffic
-from costmodel.stages.strategies.training import DTYPES, TrainingJob
+from costmodel.stages.strategies.training import TrainingJob
 from costmodel.stages.strategies.vectors import TimeVectors, Vectors
 from costmodel.stages.strategies.workspace_memory import WorkspaceMemory
 
@@ -120,7 +121,7 @@ class Build:
 
     @property
     def profiled_precision(self) -> str:
-        """Precision of the profile."""
+        """Precision of the profile's parameters."""
         return DTYPES.get(self.model.profile.dtype.removeprefix("torch."), "fp32")
 
     def tensor_bytes(self, degrees: Degrees) -> tuple[int, ...]:

@@ -21,7 +21,6 @@ OPTIMIZER_STATES = {"none": 0, "sgd": 0, "momentum": 1, "adam": 2}
 PRECISIONS = ("", "fp32", "tf32", "fp16", "bf16", "fp8")
 WIDTHS = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 2}
 """Bytes of a value that is kept: fp8 trainers keep weights and activations in bf16, and cast into each matmul."""
-DTYPES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "float8": "fp8"}
 
 
 @dataclass(frozen=True, slots=True)
