@@ -59,6 +59,10 @@ class CatalogueDevice:
         Catalogue id of the link to the host.
     host_network_gbs : float
         Network of a typical host with such devices, all NICs together, one direction.
+    host_devices : int
+        Devices of a typical host; a scale-up domain may join several hosts.
+    peer_to_peer : bool
+        Whether devices read each other's memory over PCIe; else what they send goes through that of their host.
     matmul_fraction, fp8_matmul_fraction : float
         Largest share of the peak that a matmul was measured at, 16 and 8 bits.
     overlap_slowdown : float
@@ -83,6 +87,8 @@ class CatalogueDevice:
     pair_gbs: float
     pcie_link: str
     host_network_gbs: float
+    host_devices: int
+    peer_to_peer: bool
     matmul_fraction: float
     fp8_matmul_fraction: float
     overlap_slowdown: float
@@ -215,6 +221,8 @@ def _device(row: Mapping[str, str]) -> CatalogueDevice:
         pair_gbs=float(row["pair_gbs"] or 0),
         pcie_link=row["pcie_link"],
         host_network_gbs=float(row["host_network_gbs"] or 0),
+        host_devices=int(row["host_devices"]),
+        peer_to_peer=row["peer_to_peer"] == "yes",
         matmul_fraction=float(row["matmul_fraction"] or 0),
         fp8_matmul_fraction=float(row["fp8_matmul_fraction"] or 0),
         overlap_slowdown=float(row["overlap_slowdown"]),
