@@ -52,8 +52,8 @@ class TrainingJob:
         one within the backward, tied parameters are summed after the replicas', and such gradients are summed once.
     summed_in_place : bool
         Gradients are summed in the buffer that they are kept in, none of them copied.
-    bucket_bytes : int
-        Of a sum of gradients.
+    bucket_bytes, bucket_rank_bytes : int
+        Of a sum of gradients at least, and for each rank that it sums over.
     loss_bytes : int
         Alive of a 16-bit logit at the loss's peak, 4 of them kept; nothing is profiled of described models.
     gradient_bytes, main_weight_bytes : int
@@ -88,6 +88,7 @@ class TrainingJob:
     overlap_tensor: bool | None = None
     summed_in_place: bool = False
     bucket_bytes: int = BUCKET_BYTES
+    bucket_rank_bytes: int = 0
     loss_bytes: int = 6
     gradient_bytes: int = 0
     main_weight_bytes: int = 4
@@ -126,6 +127,7 @@ class TrainingJob:
             overlap_tensor=habits.overlap_tensor,
             summed_in_place=habits.summed_in_place,
             bucket_bytes=habits.bucket_mib * 2**20,
+            bucket_rank_bytes=habits.bucket_rank_bytes,
             loss_bytes=habits.loss_bytes,
             gradient_bytes=habits.gradient_bytes,
             main_weight_bytes=habits.main_weight_bytes,
@@ -170,6 +172,10 @@ class TrainingJob:
     def gradient_width(self, profiled: int) -> int:
         """Bytes of a gradient of a weight that takes `profiled` bytes in the profile."""
         return max(self.width(profiled), self.gradient_bytes if self.mixed else 0)
+
+    def bucket_of(self, num_ranks: int) -> int:
+        """Bytes that are summed over a number of ranks at once."""
+        return max(self.bucket_bytes, self.bucket_rank_bytes * num_ranks)
 
     def hides(self, what: str) -> bool:
         """Whether ``gathers`` or sums of ``tensor``-parallel gradients overlap compute."""
