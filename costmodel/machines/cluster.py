@@ -208,7 +208,7 @@ def read_cluster(path: str | Path) -> Cluster:
     root = read_toml(path)
     top = document(root, CLUSTER_FORMAT, CLUSTER_VERSION, ("device", "host"), ("link", "rank", "links", "extra"))
     links = read_links(Path(path).parent / top["links"].text()) if "links" in top else None
-    return root.build(lambda: _cluster(top, links))
+    return root.build(lambda: _cluster(top, links, folder=Path(path).parent))
 
 
 def cluster_from_node(node: Node) -> Cluster:
@@ -231,10 +231,12 @@ def uniform_cluster(device: DeviceType, num_devices: int, links: Links | None) -
     return Cluster((device,), (Host(device.name, num_devices),), (group,), (), links)
 
 
-def _cluster(top: Mapping[str, Node], links: Links | None, order: tuple[int, ...] = ()) -> Cluster:
+def _cluster(
+    top: Mapping[str, Node], links: Links | None, order: tuple[int, ...] = (), folder: Path | None = None
+) -> Cluster:
     rows: Callable[[str], Iterable[Node]] = lambda key: top[key].items() if key in top else ()  # noqa: E731
     return Cluster(
-        tuple(_device(node) for node in rows("device")),
+        tuple(_device(node, folder) for node in rows("device")),
         tuple(_host(node) for node in rows("host")),
         tuple(_group(node) for node in rows("link")),
         tuple(_exception(node) for node in rows("rank")),
@@ -243,10 +245,14 @@ def _cluster(top: Mapping[str, Node], links: Links | None, order: tuple[int, ...
     )
 
 
-def _device(node: Node) -> DeviceType:
-    """Read a device type: what is not given comes from the catalogue, whose devices are all ``cuda`` for torch."""
+def _device(node: Node, folder: Path | None) -> DeviceType:
+    """Read a device type: what is not given comes from the catalogue, whose devices are all ``cuda`` for torch.
+
+    A device file lies in the folder of the cluster file that names it.
+    """
     fields = node.members(("name",), ("memory_gib", "type", "catalogue", "price_per_hour"))
     name = fields["catalogue"].text() if "catalogue" in fields else ""
+    name = str(folder / name) if folder and name.endswith(catalogue.SUFFIX) else name
     if "memory_gib" in fields:
         memory_bytes = round(fields["memory_gib"].number(0, LARGEST_INTEGER / GIB) * GIB)
     elif name:

@@ -157,7 +157,7 @@ def saved_items(
 
 
 def _is_statistic(model: MeasuredOperators, operator: Operator, is_tensor: bool) -> bool:
-    """Whether a described attention or loss keeps this beside its tensors, in 32 bits whatever it computes in."""
+    """Whether a described attention or loss keeps this apart from its tensors, in 32 bits whatever it computes in."""
     kind = operator.work.kind if operator.work else ""
     return bool(model.profile.origin.plan_only) and not is_tensor and kind in ("attention", "loss")
 

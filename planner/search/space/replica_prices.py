@@ -187,7 +187,7 @@ class ReplicaPrices:
         return self._both_ns(collective, weights.trained * self._wider, weights.trained_experts * self._wider, parts)
 
     def _both_ns(self, collective: Collective, dense: Floats, experts: Floats, parts: Floats) -> Floats:
-        """Return the time of so many messages one after the other, of dense weights and of experts'."""
+        """Return the time of `parts` messages one after the other, of dense weights and of experts'."""
         found = self._collective_ns(collective, self._groups, self._group_of, dense / parts)
         if experts.any():
             found = found + self._collective_ns(collective, self._expert_groups, self._expert_group_of, experts / parts)
