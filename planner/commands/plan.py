@@ -11,9 +11,9 @@ import time
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING
 
+from costmodel.roofline import OPTIMIZERS
 from costmodel.stages.config import OFFLOAD, RECOMPUTE
 from costmodel.stages.strategies.trainers import SAID, SELECTIVE, trainers
-from costmodel.stages.strategies.training import OPTIMIZER_STATES
 from planner.commands.answer import INTERRUPTED, Answer, say
 from planner.commands.flags import few_bytes, gibibytes, limit, positive, seed
 
@@ -89,7 +89,7 @@ def add_question(parser: argparse.ArgumentParser, limit_of: str) -> None:
         "pipedream, piper, alpa, graphpipe",
     )
     parser.add_argument(
-        "--optimizer", default="adam", choices=tuple(OPTIMIZER_STATES), help="price its step and states (default adam)"
+        "--optimizer", default="adam", choices=tuple(OPTIMIZERS), help="price its step and states (default adam)"
     )
     parser.add_argument("--memory-limit", type=gibibytes, metavar="GiB", help="of each device (default: its own)")
     parser.add_argument("--pin", metavar="FILE", help="operators to keep together, or every stage of the plan (TOML)")

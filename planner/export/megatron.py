@@ -12,10 +12,13 @@ from planner.plan import Plan
 from planner.question.pipeline_support import Job
 
 PRECISIONS = {"bf16": ["--bf16"], "fp16": ["--fp16"], "fp8": ["--bf16", "--fp8-format hybrid"]}
+AWARE = ("--use-precision-aware-optimizer",)
 OPTIMIZERS = {
     "sgd": ["--optimizer sgd", "--sgd-momentum 0.0"],
     "momentum": ["--optimizer sgd"],
     "adam": ["--optimizer adam"],
+    "adam-16bit": ["--optimizer adam", *AWARE, "--exp-avg-dtype fp16", "--exp-avg-sq-dtype fp16"],
+    "adam-8bit": ["--optimizer adam", *AWARE, "--exp-avg-dtype fp8", "--exp-avg-sq-dtype fp8"],
 }
 RECOMPUTE = {
     "selective": ["--recompute-granularity selective"],

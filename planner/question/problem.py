@@ -18,11 +18,11 @@ from costmodel.machines.cluster_parts import DeviceType
 from costmodel.machines.typical import typical_cluster
 from costmodel.model.origin import ROOFLINE
 from costmodel.model.profile import DTYPES, Profile
-from costmodel.roofline import scale_profile
+from costmodel.roofline import OPTIMIZERS, scale_profile
 from costmodel.stages.measured_operators import MeasuredOperators
 from costmodel.stages.strategies import EXECUTOR, StrategyModel, TrainingJob
 from costmodel.stages.strategies.trainers import MEGATRON, habits_of
-from costmodel.stages.strategies.training import OPTIMIZER_STATES, PRECISIONS
+from costmodel.stages.strategies.training import PRECISIONS
 from planner.plan import Assumptions, Plan
 from planner.question.effort import Effort, check_reach
 from planner.question.pins import Pins
@@ -69,7 +69,7 @@ class Problem:
     schedule : str
         A schedule of the catalogue, or ``auto``.
     optimizer : str
-        A key of `costmodel.stages.strategies.training.OPTIMIZER_STATES`; with ``none`` the step has no optimizer.
+        A key of `costmodel.roofline.OPTIMIZERS`; with ``none`` the step has no optimizer.
     precision : str
         One of `costmodel.stages.strategies.training.PRECISIONS`; empty for the profile's.
     memory_limit_bytes : int, optional
@@ -153,8 +153,8 @@ class Problem:
             raise UsageError(f"a memory limit of {self.memory_limit_bytes} bytes; give the bytes a rank may hold")
         if self.exact and self.planner != "ours":
             raise UsageError(f"--exact proves plans of --planner ours, not of {self.planner}; drop one of the two")
-        if self.optimizer not in OPTIMIZER_STATES:
-            raise UsageError(f"optimizer {self.optimizer!r}; allowed are {', '.join(OPTIMIZER_STATES)}")
+        if self.optimizer not in OPTIMIZERS:
+            raise UsageError(f"optimizer {self.optimizer!r}; allowed are {', '.join(OPTIMIZERS)}")
         if self.schedule != AUTO and self.schedule not in SCHEDULES:
             raise UsageError(f"no schedule is called {self.schedule!r}; there are {', '.join((AUTO, *SCHEDULES))}")
         if not any(sum(times.forward_ns) for times in self.profile.times):

@@ -10,6 +10,8 @@ from functools import cached_property, partial
 from costmodel.machines.cluster import Cluster
 from costmodel.model.accumulation import Accumulation, accumulation_of
 from costmodel.model.profile import DTYPES
+from costmodel.roofline import OPTIMIZERS
+from costmodel.roofline.updates import orthogonal_flop
 from costmodel.stages.measured_operators import MeasuredOperators
 from costmodel.stages.strategies.blocks import block_names, block_spans
 from costmodel.stages.strategies.division import Degrees, ceil, output_parts
@@ -97,6 +99,16 @@ class Build:
         forward = sum(count * times[i][0] for i, count in alike.operators.items())
         backward = sum(count * sum(times[i][1:]) for i, count in trained.items())
         return forward + alike.sum(there), backward + alike.sum(back)
+
+    @cached_property
+    def update_flop(self) -> int:
+        """FLOP of one step over all trainable parameters beyond passing over them."""
+        if not OPTIMIZERS[self.training.optimizer].orthogonal:
+            return 0
+        graph = self.model.profile.graph  # matrices outside of blocks, embedding and head, are stepped by another
+        inside = {name for each, block in zip(graph.operators, graph.blocks, strict=True) if block
+                  for name in each.parameters}  # fmt: skip
+        return sum(orthogonal_flop(each.shape) for each in graph.parameters if each.trainable and each.name in inside)
 
     def share(self, trainable_bytes: int) -> float:
         """Return a part of the model's trainable bytes."""

@@ -160,7 +160,8 @@ class StepTimes:
         precision = build.training.precision or build.profiled_precision
         precision = "bf16" if precision == "fp8" else precision  # states are what they are in bf16
         if (trainable_bytes, name) not in self._steps:
-            found = optimizer_step_ns(trainable_bytes, catalogue_device(name), build.training.optimizer, precision)
+            kind, flop = build.training.optimizer, round(build.update_flop * build.share(trainable_bytes))
+            found = optimizer_step_ns(trainable_bytes, catalogue_device(name), kind, precision, flop)
             self._steps[trainable_bytes, name] = found.central_ns
         return self._steps[trainable_bytes, name]
 

@@ -10,14 +10,13 @@ from dataclasses import dataclass, field
 
 from costmodel.calibration import Calibration, published
 from costmodel.errors import UsageError
+from costmodel.roofline import OPTIMIZERS
 from costmodel.stages.strategies.trainers import habits_of
 
 EXECUTOR = "executor"
 """The trainer that runs plans as they are; any other has the convention of Megatron-LM, torchtitan, DeepSpeed."""
 BUCKET_BYTES = 25 * 2**20
 """torch's default ``bucket_cap_mb``."""
-OPTIMIZER_STATES = {"none": 0, "sgd": 0, "momentum": 1, "adam": 2}
-"""Copies of each trainable parameter that the optimizer keeps, in the parameter's own precision."""
 PRECISIONS = ("", "fp32", "tf32", "fp16", "bf16", "fp8")
 WIDTHS = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 2}
 """Bytes of a value that is kept: fp8 trainers keep weights and activations in bf16, and cast into each matmul."""
@@ -33,7 +32,7 @@ class TrainingJob:
         One of `PRECISIONS`: ``""`` computes and keeps states as profiled; the 16-bit ones and fp8 are mixed, with
         master weights in fp32.
     optimizer : str
-        A key of `costmodel.stages.strategies.training.OPTIMIZER_STATES`.
+        A key of `costmodel.roofline.OPTIMIZERS`.
     sequence_parallel : bool
         Tensor-parallel stages divide norms, dropout and residuals along the sequence (Korthikanti et al., 2022).
     flash : bool
@@ -144,8 +143,13 @@ class TrainingJob:
             raise UsageError(
                 f"precision {self.precision!r}; allowed are {', '.join(PRECISIONS[1:])}, or none to compute as profiled"
             )
-        if self.optimizer not in OPTIMIZER_STATES:
-            raise UsageError(f"optimizer {self.optimizer!r}; allowed are {', '.join(OPTIMIZER_STATES)}")
+        if self.optimizer not in OPTIMIZERS:
+            raise UsageError(f"optimizer {self.optimizer!r}; allowed are {', '.join(OPTIMIZERS)}")
+        if OPTIMIZERS[self.optimizer].width and not self.precision:
+            raise UsageError(
+                f"--optimizer {self.optimizer} keeps states in fewer bits than weights, and no precision is said; give "
+                "--precision (bf16, for instance) too, or take adam"
+            )
         if self.overlap_slowdown and self.overlap_slowdown < 1:
             raise UsageError(
                 f"overlap_slowdown is {self.overlap_slowdown:g}; give a factor of at least 1, or 0 for the catalogue's"
@@ -161,8 +165,8 @@ class TrainingJob:
         return WIDTHS[self.precision] if self.precision else profiled
 
     def state_width(self, profiled: int) -> int:
-        """Bytes a parameter of the optimizer's states: fp32, or the profile's precision where none is asked for."""
-        return OPTIMIZER_STATES[self.optimizer] * (4 if self.precision else profiled)
+        """Bytes a parameter of the optimizer's states, which are fp32 or as profiled where it keeps them in full."""
+        return OPTIMIZERS[self.optimizer].state_bytes(4 if self.precision else profiled)
 
     @property
     def master_width(self) -> int:

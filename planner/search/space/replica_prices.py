@@ -22,7 +22,6 @@ from costmodel.stages.strategies import StrategyModel, host
 from costmodel.stages.strategies.gradients import Overlap
 from costmodel.stages.strategies.memory import CUBLAS_BYTES
 from costmodel.stages.strategies.states import SCATTERED
-from costmodel.stages.strategies.training import OPTIMIZER_STATES
 from planner.question.problem import Problem
 from planner.search.space.even_stages import Floats, Ints
 from planner.search.space.family_rows import FamilyRows, distinct
@@ -237,8 +236,8 @@ class ReplicaPrices:
     def _per_weight(self) -> tuple[float, float]:
         """Return the bytes of gradients, and of optimizer states with master weights, for each byte of a weight."""
         training = self._training
-        count, width = OPTIMIZER_STATES[training.optimizer], training.width(0)
-        states = 4 * count / width if training.precision else float(count)
+        width = training.width(0)
+        states = training.state_width(1) / (width if training.precision else 1)
         if not training.mixed:
             return 1.0, states
         return training.gradient_width(0) / width, states + training.master_width / width
