@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from costmodel.files import LARGEST_INTEGER, Node, document, read_toml
 from costmodel.machines import catalogue
+from costmodel.machines.catalogue.device_file import SUFFIX
 from costmodel.machines.cluster_parts import GIB, LINK_KINDS, NETWORK, SCALE_UP, DeviceType, Host, LinkGroup
 from costmodel.machines.cluster_rules import check_cluster, check_order
 from costmodel.machines.links import LINKS_KEYS, LINKS_OPTIONAL, Links, read_links
@@ -252,7 +253,7 @@ def _device(node: Node, folder: Path | None) -> DeviceType:
     """
     fields = node.members(("name",), ("memory_gib", "type", "catalogue", "price_per_hour"))
     name = fields["catalogue"].text() if "catalogue" in fields else ""
-    name = str(folder / name) if folder and name.endswith(catalogue.SUFFIX) else name
+    name = str(folder / name) if folder and name.endswith(SUFFIX) else name
     if "memory_gib" in fields:
         memory_bytes = round(fields["memory_gib"].number(0, LARGEST_INTEGER / GIB) * GIB)
     elif name:

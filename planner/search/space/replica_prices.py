@@ -175,7 +175,8 @@ class ReplicaPrices:
         if not overlap.enabled:
             return np.ones(len(size_bytes))
         bucket = np.maximum(self._training.bucket_bytes, self._training.bucket_rank_bytes * self._copies)
-        return np.maximum(1.0, np.ceil(size_bytes / bucket))
+        found: Floats = np.maximum(1.0, np.ceil(size_bytes / bucket))
+        return found
 
     @property
     def _wider(self) -> float:
