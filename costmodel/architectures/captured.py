@@ -15,8 +15,7 @@ from costmodel.architectures.fused import fused
 from costmodel.calibration import Calibration
 from costmodel.errors import UsageError
 from costmodel.machines.catalogue import CatalogueDevice
-from costmodel.model.profile import Profile
-from costmodel.roofline.scaling import PRECISIONS as PRECISION_OF_DTYPE
+from costmodel.model.profile import DTYPES, Profile
 
 OF_CONFIGURATION = (
     "it was captured from a configuration, and is divided as trainers of such models do: give the model that trains as "
@@ -64,14 +63,14 @@ def captured_profile(
     options = Options(spec, sizes, dtype=PRECISIONS[precision].dtype if precision else "", sequence=sequence)
     captured, counted = counted_on_meta(options)
     dtype = options.dtype_of(captured.model)
-    if dtype not in PRECISION_OF_DTYPE:
+    if dtype not in DTYPES:
         raise UsageError(
             f"{spec} is built in {dtype}, for which no device of the catalogue has a rate; give --precision, one "
             f"of {', '.join(PRECISIONS)}"
         )
     from_shape = spec.endswith(".json")
     graph = fused(with_all_works(counted, captured, by_structure=from_shape), sizes[-1])
-    kept, provenance = precision or PRECISION_OF_DTYPE[dtype], counts(captured, options)
+    kept, provenance = precision or DTYPES[dtype], counts(captured, options)
     made = estimated_profile(graph, device, kept, dtype, sizes, provenance, extra or {}, calibration)
     origin = replace(made.origin, plan_only=OF_CONFIGURATION if from_shape else "")
     return replace(made, graph=where_divided(graph), origin=origin)

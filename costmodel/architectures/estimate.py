@@ -6,17 +6,21 @@ estimates, and so does a plan's. Leaves out the launch of whole steps and what l
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from fractions import Fraction
+from math import prod
 
 from costmodel.calibration import Calibration, published
 from costmodel.errors import UsageError
 from costmodel.machines.catalogue import CatalogueDevice, check_precision
+from costmodel.machines.catalogue import device as catalogue_device
 from costmodel.model.graph import Operator, OperatorGraph
 from costmodel.model.origin import ROOFLINE, Origin
 from costmodel.model.profile import Device, OperatorTimes, Profile
 from costmodel.model.whole_model import WholeModelMeasurements
 from costmodel.roofline import OperatorEstimate, accumulate_ns, estimate, optimizer_step_ns
+from costmodel.roofline.rates import ELEMENT_BYTES
 
-PARTS = ("forward_ns", "backward_input_ns", "backward_weight_ns")
+PARTS = ("forward", "backward_input", "backward_weight")
 PLAN_ONLY = (
     "its operators were described from shapes, not captured: profile the model itself with penstock profile to run it"
 )
@@ -62,8 +66,11 @@ def estimated_profile(
     )
 
 
-def recalibrated(profile: Profile, calibration: Calibration) -> Profile:
-    """Return a described profile with a calibration's rates in place of the published ones; a measured one as it is.
+def estimated_again(profile: Profile, precision: str, calibration: Calibration) -> Profile:
+    """Return a described profile in a precision, by a calibration's rates; a measured one as it is.
+
+    Times that were moved after their estimate move with it. Bytes stay as described: what trains says how wide they
+    are. Empty stands for the precision that it was described in, which a device keeps that lacks the other.
 
     Raises
     ------
@@ -71,39 +78,53 @@ def recalibrated(profile: Profile, calibration: Calibration) -> Profile:
         When it was described with another calibration.
     """
     own = profile.extra.get("calibration", "")
-    if profile.origin.estimated != (ROOFLINE,) or own == calibration.digest or not calibration.digest:
+    if profile.origin.estimated != (ROOFLINE,):
         return profile
-    if own:
+    if own and own != calibration.digest != "":
         raise UsageError(
             f"the profile of {profile.graph.name} was described with another calibration; describe it again with "
             "penstock model --calibration, or leave --calibration out"
         )
-    times = tuple(
-        _rated(row, _ratio(operator, profile, calibration))
-        for operator, row in zip(profile.graph.operators, profile.times, strict=True)
-    )
-    more = [
-        sum(_whole_ns(new, i) - _whole_ns(old, i) for new, old in zip(times, profile.times, strict=True))
-        for i in range(len(profile.microbatch_sizes))
+    on, old = catalogue_device(profile.device.catalogue), profile.precision
+    new = precision if precision in on.tflops else old
+    before = calibration if own else published()
+    if (new, calibration.digest) == (old, before.digest):
+        return profile
+    sizes = profile.microbatch_sizes
+    pairs = [
+        [(_of(operator, on, old, size, before), _of(operator, on, new, size, calibration)) for size in sizes]
+        for operator in profile.graph.operators
     ]
-    steps = tuple(step + own for step, own in zip(profile.whole.step_ns, more, strict=True))
-    whole = replace(profile.whole, step_ns=steps)
-    return replace(profile, times=times, whole=whole, extra={**profile.extra, "calibration": calibration.digest})
+    times = tuple(_moved(row, found) for row, found in zip(profile.times, pairs, strict=True))
+    was, now = (_whole(profile.graph, on, each, (0,) * len(sizes)) for each in (old, new))
+    steps = (
+        _ratio(step, *(_sum([row[i][k] for row in pairs])[1] + (was, now)[k].accumulate_ns for k in (0, 1)))
+        for i, step in enumerate(profile.whole.step_ns)
+    )
+    whole = replace(
+        profile.whole,
+        step_ns=tuple(steps),
+        accumulate_ns=_ratio(profile.whole.accumulate_ns, was.accumulate_ns, now.accumulate_ns),
+        optimizer_ns=_ratio(profile.whole.optimizer_ns, was.optimizer_ns, now.optimizer_ns),
+    )
+    extra = {**profile.extra, **({"calibration": calibration.digest} if calibration.digest else {})}
+    return replace(profile, times=times, whole=whole, extra=extra, origin=replace(profile.origin, precision=new))
 
 
-def _ratio(operator: Operator, profile: Profile, calibration: Calibration) -> float:
-    kind = operator.work.kind if operator.work else ""
-    device, precision = profile.device.catalogue, profile.origin.precision
-    return calibration.factor(kind, device, precision) / published().factor(kind, device, precision)
+def _moved(times: OperatorTimes, pairs: Sequence[tuple[OperatorEstimate, OperatorEstimate]]) -> OperatorTimes:
+    """Return times by the ratio of two estimates a size, which is the second one where they are the first."""
+    forward, inputs, weights = (
+        tuple(
+            _ratio(ns, *(getattr(found, part).central_ns for found in pair))
+            for ns, pair in zip(getattr(times, f"{part}_ns"), pairs, strict=True)
+        )
+        for part in PARTS
+    )
+    return replace(times, forward_ns=forward, backward_input_ns=inputs, backward_weight_ns=weights)
 
 
-def _rated(row: OperatorTimes, factor: float) -> OperatorTimes:
-    forward, inputs, weights = (tuple(round(ns * factor) for ns in getattr(row, part)) for part in PARTS)
-    return replace(row, forward_ns=forward, backward_input_ns=inputs, backward_weight_ns=weights)
-
-
-def _whole_ns(row: OperatorTimes, size: int) -> int:
-    return sum(getattr(row, part)[size] for part in PARTS)
+def _ratio(value: int, before: int, after: int) -> int:
+    return round(Fraction(value * after, before)) if before else value
 
 
 def _of(
@@ -132,7 +153,8 @@ def _sum(row: Sequence[OperatorEstimate]) -> tuple[int, int, int]:
 def _whole(
     graph: OperatorGraph, device: CatalogueDevice, precision: str, steps: tuple[int, ...]
 ) -> WholeModelMeasurements:
-    held = sum(parameter.size_bytes for parameter in graph.parameters if parameter.trainable)
+    elements = sum(prod(parameter.shape) for parameter in graph.parameters if parameter.trainable)
+    held = elements * ELEMENT_BYTES[precision]
     added = accumulate_ns(held, device).central_ns
     kept = "bf16" if precision == "fp8" else precision
     return WholeModelMeasurements(

@@ -96,6 +96,10 @@ class Calibration:
         rows = [[*self._of_device(device, precision)] or [UNFITTED] for device in devices]
         return max([LEAST_ERROR, *(error for row in rows for error in row), *self._of_trainer(trainer, precision)])
 
+    def is_fitted(self, device: str, precision: str) -> bool:
+        """Whether any constant of a device was fitted, or given."""
+        return any(self._of_device(device, precision))
+
     def _of_device(self, device: str, precision: str) -> Iterator[float]:
         rates = {rate_name(kind, device, precision) for kind in (*COMPUTE, "")}
         for name in (*rates, f"scaleup.{device}", f"network.{device}"):

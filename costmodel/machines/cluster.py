@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from costmodel.files import LARGEST_INTEGER, Node, document, read_toml
 from costmodel.machines import catalogue
-from costmodel.machines.cluster_parts import GIB, DeviceType, Host, LinkGroup
+from costmodel.machines.catalogue.device_file import SUFFIX
+from costmodel.machines.cluster_parts import GIB, LINK_KINDS, NETWORK, SCALE_UP, DeviceType, Host, LinkGroup
 from costmodel.machines.cluster_rules import check_cluster, check_order
 from costmodel.machines.links import LINKS_KEYS, LINKS_OPTIONAL, Links, read_links
 
@@ -98,9 +99,21 @@ class Cluster:
         share = group.shared_gbs / self._devices_beside[rank] if group.shared_gbs else group.bandwidth_gbs
         return min(group.bandwidth_gbs, share)
 
-    def within_hosts(self, group: LinkGroup) -> bool:
-        """Whether each group of this link lies within one host."""
-        return bool(group.group) and all(host.devices % group.group == 0 for host in self.hosts)
+    def link_kind(self, group: LinkGroup) -> str:
+        """Return which of NCCL's kinds of hops a link is: ``nvlink`` (and its like), ``pcie`` or ``network``.
+
+        As its file says, else as the catalogue joins such devices: by their scale-up link as far as that reaches (past
+        a host only where its domain is larger than hosts are), by PCIe in the rest of a host, by the network between.
+        """
+        if group.kind:
+            return {SCALE_UP: "nvlink", NETWORK: "network"}[group.kind]
+        known = [catalogue.device(device.catalogue) for device in self.devices if device.catalogue]
+        size = group.group or sum(host.count * host.devices for host in self.hosts)
+        joins = len(known) == len(self.devices) and all(1 < size <= row.scaleup_domain for row in known)
+        if all(host.devices % size == 0 for host in self.hosts):
+            return "nvlink" if joins else "pcie"
+        beyond = joins and all(row.scaleup_domain > row.host_devices for row in known)
+        return "nvlink" if beyond and (group.group or len(self.groups) == 1) else "network"
 
     def link_between(self, first: int, second: int) -> LinkGroup:
         """Innermost link whose group holds both ranks."""
@@ -178,6 +191,7 @@ class Cluster:
                     "bandwidth_gbs": g.bandwidth_gbs,
                     "latency_us": g.latency_ns / 1000,
                     "shared_gbs": g.shared_gbs,
+                    **({"kind": g.kind} if g.kind else {}),
                 }
                 for g in self.groups
             ],
@@ -195,7 +209,7 @@ def read_cluster(path: str | Path) -> Cluster:
     root = read_toml(path)
     top = document(root, CLUSTER_FORMAT, CLUSTER_VERSION, ("device", "host"), ("link", "rank", "links", "extra"))
     links = read_links(Path(path).parent / top["links"].text()) if "links" in top else None
-    return root.build(lambda: _cluster(top, links))
+    return root.build(lambda: _cluster(top, links, folder=Path(path).parent))
 
 
 def cluster_from_node(node: Node) -> Cluster:
@@ -218,10 +232,12 @@ def uniform_cluster(device: DeviceType, num_devices: int, links: Links | None) -
     return Cluster((device,), (Host(device.name, num_devices),), (group,), (), links)
 
 
-def _cluster(top: Mapping[str, Node], links: Links | None, order: tuple[int, ...] = ()) -> Cluster:
+def _cluster(
+    top: Mapping[str, Node], links: Links | None, order: tuple[int, ...] = (), folder: Path | None = None
+) -> Cluster:
     rows: Callable[[str], Iterable[Node]] = lambda key: top[key].items() if key in top else ()  # noqa: E731
     return Cluster(
-        tuple(_device(node) for node in rows("device")),
+        tuple(_device(node, folder) for node in rows("device")),
         tuple(_host(node) for node in rows("host")),
         tuple(_group(node) for node in rows("link")),
         tuple(_exception(node) for node in rows("rank")),
@@ -230,10 +246,14 @@ def _cluster(top: Mapping[str, Node], links: Links | None, order: tuple[int, ...
     )
 
 
-def _device(node: Node) -> DeviceType:
-    """Read a device type: what is not given comes from the catalogue, whose devices are all ``cuda`` for torch."""
+def _device(node: Node, folder: Path | None) -> DeviceType:
+    """Read a device type: what is not given comes from the catalogue, whose devices are all ``cuda`` for torch.
+
+    A device file lies in the folder of the cluster file that names it.
+    """
     fields = node.members(("name",), ("memory_gib", "type", "catalogue", "price_per_hour"))
     name = fields["catalogue"].text() if "catalogue" in fields else ""
+    name = str(folder / name) if folder and name.endswith(SUFFIX) else name
     if "memory_gib" in fields:
         memory_bytes = round(fields["memory_gib"].number(0, LARGEST_INTEGER / GIB) * GIB)
     elif name:
@@ -256,13 +276,14 @@ def _host(node: Node) -> Host:
 
 
 def _group(node: Node) -> LinkGroup:
-    fields = node.members(("name", "group", "bandwidth_gbs", "latency_us"), ("shared_gbs",))
+    fields = node.members(("name", "group", "bandwidth_gbs", "latency_us"), ("shared_gbs", "kind"))
     return LinkGroup(
         fields["name"].text(),
         fields["group"].integer(),
         fields["bandwidth_gbs"].number(),
         round(fields["latency_us"].number(0, LARGEST_INTEGER / 1000) * 1000),
         fields["shared_gbs"].number() if "shared_gbs" in fields else 0.0,
+        fields["kind"].text(LINK_KINDS) if "kind" in fields else "",
     )
 
 

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 
 GIB = 2**30
+SCALE_UP, NETWORK = LINK_KINDS = ("scale-up", "network")
+"""What a link may be said to be: NVLink and its like, or NICs with their fabric."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,7 @@ class LinkGroup:
     """A link that joins groups of `group` consecutive devices (0: all of them).
 
     `bandwidth_gbs` is that of one device, one direction; `shared_gbs` (0: none) what all devices of one host share.
+    `kind` is one of `LINK_KINDS`, or empty where the devices' own links and hosts tell (`Cluster.link_kind`).
     """
 
     name: str
@@ -41,3 +44,4 @@ class LinkGroup:
     bandwidth_gbs: float
     latency_ns: int
     shared_gbs: float = 0.0
+    kind: str = ""

@@ -10,10 +10,11 @@ from costmodel.machines import catalogue
 from costmodel.machines.cluster import Cluster
 from costmodel.machines.cluster_parts import DeviceType, Host, LinkGroup
 
-GRACE_LINK, GRACE_DEVICES = "nvlink-c2c", 4
-"""Devices of a host with this link to them, however many hosts a scale-up domain joins."""
 SCALE_UP_NS, PCIE_NS, NETWORK_NS = 7_200, 7_600, 9_300
 """One small message, as NCCL's constants give it."""
+THROUGH_HOST = 0.5
+"""Of PCIe's rate, what devices without peer-to-peer reach through host memory when each sends and receives at once: two
+RTX 5090 on PCIe 5 x8 30 GB/s in both directions together, 56 with a driver that allows it (published measurement)."""
 
 
 def typical_cluster(
@@ -35,8 +36,8 @@ def typical_cluster(
     kind = DeviceType(known.id, known.memory_bytes, "cuda", known.id)
     domain = max(1, known.scaleup_domain)
     inner_ns, inner_gbs = (SCALE_UP_NS, known.scaleup_gbs) if domain > 1 else (PCIE_NS, known.pcie_gbs)
-    inner_gbs *= shares[0]
-    full = domain if domain > 1 else 8
+    inner_gbs *= shares[0] * (1 if domain > 1 or known.peer_to_peer else THROUGH_HOST)
+    full = max(domain, known.host_devices)
     if num_devices <= full:
         return Cluster((kind,), (Host(kind.name, num_devices),), (LinkGroup("host", 0, inner_gbs, inner_ns),))
     network_gbs = host_network_gbs or known.host_network_gbs
@@ -46,6 +47,6 @@ def typical_cluster(
             "such hosts are joined; give a --cluster file that says so"
         )
     size = max(part for part in range(1, full + 1) if num_devices % part == 0)
-    share = shares[1] * network_gbs / (GRACE_DEVICES if known.pcie_link == GRACE_LINK else full)
+    share = shares[1] * network_gbs / known.host_devices
     groups = (LinkGroup("host", size, inner_gbs, inner_ns), LinkGroup("network", 0, share, NETWORK_NS))
     return Cluster((kind,), (Host(kind.name, size, num_devices // size),), groups)

@@ -20,6 +20,8 @@ from costmodel.model.whole_model import WholeModelMeasurements
 from costmodel.model.work import Work
 
 PROFILE_FORMAT, PROFILE_VERSION = "penstock-profile", 2
+DTYPES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "float8": "fp8"}
+"""Precision by dtype."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +113,12 @@ class Profile:
             raise InvalidInput(
                 f"the parameter {lacking[0]!r} has no accumulate_ns and others have; one entry each is needed, or none"
             )
+
+    @property
+    def precision(self) -> str:
+        """Precision that its times are of: estimated in, or cast to while training, else its dtype's; "" if unnamed."""
+        named = self.origin.precision or (self.origin.autocast or self.dtype).removeprefix("torch.")
+        return DTYPES.get(named, named if self.origin.precision else "")
 
     @cached_property
     def times_of(self) -> Mapping[str, OperatorTimes]:

@@ -8,9 +8,10 @@ scales measured profiles to other devices and micro-batch sizes. Leaves out comm
 from costmodel.roofline.interval import Interval, OperatorEstimate
 from costmodel.roofline.operators import central_ns, estimate
 from costmodel.roofline.scaling import scale_profile
-from costmodel.roofline.updates import accumulate_ns, optimizer_step_ns
+from costmodel.roofline.updates import OPTIMIZERS, accumulate_ns, optimizer_step_ns
 
 __all__ = [
+    "OPTIMIZERS",
     "Interval",
     "OperatorEstimate",
     "accumulate_ns",

@@ -14,14 +14,12 @@ from costmodel.errors import InvalidInput, UsageError
 from costmodel.machines.catalogue import CatalogueDevice, device
 from costmodel.model.graph import Operator, OperatorGraph
 from costmodel.model.launches import Composed, Launches, Times, kernel_ratios
-from costmodel.model.profile import Device, OperatorTimes, Profile
+from costmodel.model.profile import DTYPES, Device, OperatorTimes, Profile
 from costmodel.model.whole_model import WholeModelMeasurements
 from costmodel.roofline import tables
 from costmodel.roofline.operators import estimate
 from costmodel.roofline.rates import ELEMENT_BYTES, rates_of
 
-PRECISIONS = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", **{name: name for name in ELEMENT_BYTES}}
-"""Precision by a profile's dtype."""
 PARTS = ("forward", "backward_input", "backward_weight")
 
 
@@ -90,12 +88,9 @@ class _Scaling:
 
 
 def _precision(profile: Profile) -> str:
-    """Return what matmuls ran in: what was estimated, or cast to while training, else the profile's dtype."""
-    known = profile.origin
-    dtype = (known.precision or known.autocast or profile.dtype).removeprefix("torch.")
-    if dtype not in PRECISIONS:
-        raise InvalidInput(f"a profile of dtype {dtype!r} cannot be scaled; allowed are {', '.join(PRECISIONS)}")
-    return PRECISIONS[dtype]
+    if profile.precision not in ELEMENT_BYTES:
+        raise InvalidInput(f"a profile of dtype {profile.dtype!r} cannot be scaled; allowed are {', '.join(DTYPES)}")
+    return profile.precision
 
 
 def _scaled(profile: Profile, scaling: _Scaling, sizes: tuple[int, ...]) -> Profile:

@@ -14,7 +14,7 @@ from planner.plan import REPLICATE, Plan
 from planner.plan.gathering import gathering_problem
 
 DTYPES = ("float64", "float32", "bfloat16", "float16")
-OPTIMIZERS = ("none", "sgd", "momentum", "adam")
+OPTIMIZERS = ("none", "sgd", "momentum", "adam", "adam-16bit", "adam-8bit", "lion", "adafactor", "muon")
 LINE_TRAINERS = {
     "torchtitan": ((0, 2, 3), ("none",)),
     "megatron": ((0, 1), ("none",)),

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from costmodel.errors import UsageError
+from costmodel.roofline import OPTIMIZERS
 from costmodel.stages.config import RECOMPUTE
 from planner.commands.answer import Answer, say
 from planner.commands.checked_output import Output, write_checked
@@ -36,7 +37,7 @@ def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--zero", type=int, choices=range(4), default=0, help="ZeRO stage of every stage (default 0)")
     group.add_argument("--recompute", choices=RECOMPUTE, default="none", help="of every stage (default none)")
     group.add_argument("--precision", choices=("fp32", "fp16", "bf16", "fp8"), default="", help="of training")
-    group.add_argument("--optimizer", choices=("none", "sgd", "momentum", "adam"), default="adam")
+    group.add_argument("--optimizer", choices=tuple(OPTIMIZERS), default="adam")
 
 
 def import_plan(args: argparse.Namespace) -> Answer:

@@ -28,7 +28,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="NAME", help="what to describe")
     parser.add_argument("-o", "--output", required=True, metavar="OUT", help="profile to write")
     parser.add_argument(
-        "--device", default=DEFAULT_DEVICE, metavar="ID", help="catalogue id of the device (default %(default)s)"
+        "--device",
+        default=DEFAULT_DEVICE,
+        metavar="ID|FILE",
+        help="catalogue id of the device, or a file that describes it (.toml; docs/cluster.md; default %(default)s)",
     )
     parser.add_argument(
         "--microbatch-sizes", type=sizes, default=DEFAULT_SIZES, metavar="1,2,4", help="samples a micro-batch"

@@ -11,9 +11,9 @@ import time
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING
 
+from costmodel.roofline import OPTIMIZERS
 from costmodel.stages.config import OFFLOAD, RECOMPUTE
 from costmodel.stages.strategies.trainers import SAID, SELECTIVE, trainers
-from costmodel.stages.strategies.training import OPTIMIZER_STATES
 from planner.commands.answer import INTERRUPTED, Answer, say
 from planner.commands.flags import few_bytes, gibibytes, limit, positive, seed
 
@@ -89,7 +89,7 @@ def add_question(parser: argparse.ArgumentParser, limit_of: str) -> None:
         help="ours, or one to compare with: chain, single, data-parallel, uniform, parameters, megatron-uniform, "
         "pipedream, piper, alpa, graphpipe",
     )
-    parser.add_argument("--optimizer", choices=tuple(OPTIMIZER_STATES), help="price its step and states (default adam)")
+    parser.add_argument("--optimizer", choices=tuple(OPTIMIZERS), help="price its step and states (default adam)")
     parser.add_argument("--memory-limit", type=gibibytes, metavar="GiB", help="of each device (default: its own)")
     parser.add_argument("--pin", metavar="FILE", help="operators to keep together, or every stage of the plan (TOML)")
     parser.add_argument("--max-stages", type=positive, metavar="K")
@@ -187,7 +187,6 @@ def _say_least(num_operators: int, limit_s: float) -> None:
 
 def problem_of(args: argparse.Namespace, start: float) -> "Problem":
     """Read the files; the time that this takes is taken from the limit of the search."""
-    from costmodel.architectures.estimate import recalibrated
     from costmodel.calibration import published, read_calibration
     from costmodel.machines.cluster import read_cluster
     from costmodel.model.profile import read_profile
@@ -199,7 +198,7 @@ def problem_of(args: argparse.Namespace, start: float) -> "Problem":
     from planner.question.space import Space
 
     calibration = read_calibration(args.calibration) if args.calibration else published()
-    profile, *others = (recalibrated(read_profile(path), calibration) for path in args.profiles)
+    profile, *others = map(read_profile, args.profiles)
     cluster = read_cluster(args.cluster) if args.cluster else None
     pins = read_pins(args.pin) if args.pin else None
     old_plan = read_plan(args.old_plan) if args.old_plan else None

@@ -3,6 +3,7 @@
 Leaves out what a plan does not say either: data, learning rate, compilation.
 """
 
+from planner.export.megatron import OPTIMIZERS
 from planner.plan import Plan
 
 DEGREES = ("data", "tensor", "context", "expert")
@@ -33,7 +34,7 @@ def left_to_you(plan: Plan, form: str) -> list[str]:
     found += [f"offload of {config.offload}"] * (config.offload != "none" and "offload" not in said)
     if assumed.precision and ("precision" not in said or assumed.precision == "tf32"):
         found.append(f"precision {assumed.precision}")
-    if assumed.optimizer not in ("", "none") and "optimizer" not in said:
+    if assumed.optimizer not in ("", "none") and ("optimizer" not in said or assumed.optimizer not in OPTIMIZERS):
         found.append(f"optimizer {assumed.optimizer}")
     shared = dict.fromkeys(name for stage in plan.stages for name in stage.shared)
     found += [f"{name} tied between stages" for name in shared if "shared" not in said]

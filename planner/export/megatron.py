@@ -19,6 +19,8 @@ OPTIMIZERS: dict[str, Facts] = {
     "sgd": {"optimizer": "sgd", "momentum": 0.0},
     "momentum": {"optimizer": "sgd"},
     "adam": {"optimizer": "adam"},
+    "adam-16bit": {"optimizer": "adam", "own_state_dtypes": True, "first_moment": "fp16", "second_moment": "fp16"},
+    "adam-8bit": {"optimizer": "adam", "own_state_dtypes": True, "first_moment": "fp8", "second_moment": "fp8"},
 }
 RECOMPUTE: dict[str, Facts] = {
     "selective": {"recompute": "selective"},

@@ -17,15 +17,15 @@ from costmodel.architectures.configs import Config
 from costmodel.errors import InvalidInput, PenstockError
 from costmodel.machines.catalogue import device as catalogue_device
 from costmodel.machines.cluster import read_cluster
+from costmodel.roofline import OPTIMIZERS
 from costmodel.stages.config import OFFLOAD, RECOMPUTE
 from costmodel.stages.strategies.trainers import FLAGS, MEGATRON, SAID, SELECTIVE, habits_of, trainers
-from costmodel.stages.strategies.training import OPTIMIZER_STATES
 from planner.measured.job import MeasuredJob
 from planner.question.space import Space
 
 NEEDED = ("model", "device", "devices", "batch", "step_time_ms")
 WORDS: Mapping[str, tuple[str, ...]] = {
-    "recompute": RECOMPUTE, "offload": OFFLOAD, "precision": tuple(PRECISIONS), "optimizer": tuple(OPTIMIZER_STATES),
+    "recompute": RECOMPUTE, "offload": OFFLOAD, "precision": tuple(PRECISIONS), "optimizer": tuple(OPTIMIZERS),
     "trainer": tuple(trainers()), "selective": SELECTIVE,
 }  # fmt: skip
 TRUTH = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}

@@ -189,7 +189,7 @@ class Training:
     autocast : str
         The dtype that autocast computes in; empty without.
     optimizer : str
-        A key of `costmodel.stages.strategies.training.OPTIMIZER_STATES`; with ``none`` the plan has no OPT.
+        A key of `costmodel.roofline.OPTIMIZERS`; with ``none`` the plan has no OPT.
     """
 
     dtype: str = ""

@@ -10,18 +10,19 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from math import isqrt, prod
 
+from costmodel.architectures.estimate import estimated_again
 from costmodel.calibration import Calibration, published
 from costmodel.errors import InvalidInput, UsageError
 from costmodel.machines.cluster import Cluster, uniform_cluster
 from costmodel.machines.cluster_parts import DeviceType
 from costmodel.machines.typical import typical_cluster
 from costmodel.model.origin import ROOFLINE
-from costmodel.model.profile import Profile
-from costmodel.roofline import scale_profile
+from costmodel.model.profile import DTYPES, Profile
+from costmodel.roofline import OPTIMIZERS, scale_profile
 from costmodel.stages.measured_operators import MeasuredOperators
 from costmodel.stages.strategies import EXECUTOR, StrategyModel, TrainingJob
 from costmodel.stages.strategies.trainers import MEGATRON, habits_of
-from costmodel.stages.strategies.training import DTYPES, OPTIMIZER_STATES, PRECISIONS
+from costmodel.stages.strategies.training import PRECISIONS
 from planner.plan import Assumptions, Plan
 from planner.question.effort import Effort, check_reach
 from planner.question.pins import Pins
@@ -68,7 +69,7 @@ class Problem:
     schedule : str
         A schedule of the catalogue, or ``auto``.
     optimizer : str
-        A key of `costmodel.stages.strategies.training.OPTIMIZER_STATES`; with ``none`` the step has no optimizer.
+        A key of `costmodel.roofline.OPTIMIZERS`; with ``none`` the step has no optimizer.
     precision : str
         One of `costmodel.stages.strategies.training.PRECISIONS`; empty for the profile's.
     memory_limit_bytes : int, optional
@@ -152,8 +153,8 @@ class Problem:
             raise UsageError(f"a memory limit of {self.memory_limit_bytes} bytes; give the bytes a rank may hold")
         if self.exact and self.planner != "ours":
             raise UsageError(f"--exact proves plans of --planner ours, not of {self.planner}; drop one of the two")
-        if self.optimizer not in OPTIMIZER_STATES:
-            raise UsageError(f"optimizer {self.optimizer!r}; allowed are {', '.join(OPTIMIZER_STATES)}")
+        if self.optimizer not in OPTIMIZERS:
+            raise UsageError(f"optimizer {self.optimizer!r}; allowed are {', '.join(OPTIMIZERS)}")
         if self.schedule != AUTO and self.schedule not in SCHEDULES:
             raise UsageError(f"no schedule is called {self.schedule!r}; there are {', '.join((AUTO, *SCHEDULES))}")
         if not any(sum(times.forward_ns) for times in self.profile.times):
@@ -295,14 +296,20 @@ class Problem:
 
     def profile_on(self, device: DeviceType) -> Profile:
         """Return the profile of a device type: the one that was made on it, else the first one scaled to it."""
-        own = [profile for profile in (self.profile, *self.other_profiles) if is_of(profile, device)]
+        own = [profile for profile in self._profiles if is_of(profile, device)]
         if own or not (device.catalogue and self.profile.device.catalogue):
-            return own[0] if own else self.profile
+            return own[0] if own else self._profiles[0]
         return self._scaled(device.catalogue)
+
+    @cached_property
+    def _profiles(self) -> tuple[Profile, ...]:
+        """The profiles, estimates as they are in the precision asked for and by the calibration."""
+        given = (self.profile, *self.other_profiles)
+        return tuple(estimated_again(profile, self.precision, self.calibration) for profile in given)
 
     def _scaled(self, catalogue: str) -> Profile:
         if catalogue not in self._scaled_profiles:
-            self._scaled_profiles[catalogue] = scale_profile(self.profile, catalogue)
+            self._scaled_profiles[catalogue] = scale_profile(self._profiles[0], catalogue)
         return self._scaled_profiles[catalogue]
 
     @cached_property

@@ -7,7 +7,6 @@ alone, so that they have to be given again. Leaves out an exact search.
 from collections.abc import Sequence
 from dataclasses import fields, replace
 
-from costmodel.architectures.estimate import recalibrated
 from costmodel.calibration import Calibration, published
 from costmodel.errors import DoesNotMatch, UsageError
 from costmodel.files import Node
@@ -62,8 +61,8 @@ def _asked(
     types = [cluster.device_of(rank) for rank in range(num_devices)] if cluster else []
     first, *others = [each for each in profiles if any(is_of(each, device) for device in types)] or profiles
     problem = Problem(
-        profile=recalibrated(first, known),
-        other_profiles=tuple(recalibrated(profile, known) for profile in others),
+        profile=first,
+        other_profiles=tuple(others),
         cluster=cluster,
         num_devices=num_devices,
         habits=habits if isinstance(habits, dict) else {},

@@ -1,10 +1,13 @@
 """The catalogue: every row has its source, and its figures agree with each other or say in a note why not."""
 
+from pathlib import Path
+
 import pytest
 
 from costmodel.errors import InvalidInput, UsageError
 from costmodel.machines import catalogue
 from costmodel.machines.catalogue import CatalogueDevice, check_precision, overlap_slowdown
+from costmodel.machines.cluster import read_cluster
 
 GIB = 2**30
 DEVICES = pytest.mark.parametrize("device", catalogue.devices(), ids=lambda device: device.id)
@@ -103,3 +106,47 @@ def test_a_precision_that_the_device_does_not_have_is_refused_with_those_it_has(
     with pytest.raises(UsageError, match="has no fp8; it has fp32, tf32, fp16, bf16"):
         check_precision(catalogue.device("a100-sxm-80"), "fp8")
     check_precision(catalogue.device("h100-sxm-80"), "fp8")
+
+
+OWN = 'id = "lab"\nsource = "its sheet"\nmemory_gib_label = 64\nmemory_gbs = 1600\nbf16_tflops = 400\n'
+
+
+def test_a_device_of_a_users_own_stands_in_a_file_whose_path_is_its_id(tmp_path: Path) -> None:
+    file = tmp_path / "lab.toml"
+    file.write_text(OWN + 'scaleup_link = "nvlink3"\nscaleup_links = 12\nscaleup_gbs = 240\nscaleup_domain = 8\n')
+    known = catalogue.device(str(file))
+    assert (known.id, known.name, known.memory_bytes) == (str(file), "lab", 64 * GIB)
+    assert known.tflops == {"bf16": 400}
+    assert (known.scaleup_domain, known.host_devices, known.confidence) == (8, 8, "low")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (OWN.replace("bf16_tflops = 400\n", ""), "dense peak in at least one precision"),
+        (OWN + "tensor_cores = 4\n", "tensor_cores"),
+        (OWN.replace("1600", "-1"), "memory_gbs"),
+        (OWN.replace("64", "nan"), "lab.toml"),
+        (OWN + 'pcie_link = "pcie9"\n', "no link 'pcie9'"),
+        (OWN + 'figures = "sparse"\n', "figures"),
+        (OWN.replace('source = "its sheet"\n', ""), "source"),
+        ("id =", "lab.toml"),
+    ],
+)
+def test_a_device_file_that_says_too_little_or_what_cannot_be_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    file = tmp_path / "lab.toml"
+    file.write_text(text)
+    with pytest.raises(InvalidInput, match=said):
+        catalogue.device(str(file))
+
+
+def test_a_cluster_file_names_a_device_file_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "lab.toml").write_text(OWN)
+    (tmp_path / "cluster.toml").write_text(
+        'format = "penstock-cluster"\nversion = 1\n[[device]]\nname = "lab"\ncatalogue = "lab.toml"\n[[host]]\n'
+        'device = "lab"\ndevices = 2\n[[link]]\nname = "l"\ngroup = 0\nbandwidth_gbs = 20.0\nlatency_us = 5.0\n'
+        'kind = "scale-up"\n'
+    )
+    cluster = read_cluster(tmp_path / "cluster.toml")
+    assert cluster.devices[0].memory_bytes == 64 * GIB
+    assert cluster.link_kind(cluster.groups[0]) == "nvlink"

@@ -13,6 +13,7 @@ from costmodel.machines.cluster_parts import GIB, DeviceType, Host, LinkGroup
 from costmodel.machines.collectives import all_gather_ns, all_reduce_ns, all_to_all_ns, reduce_scatter_ns
 from costmodel.machines.collectives.levels import levels_of
 from costmodel.machines.links import LinkClass, Links, SizeRange
+from costmodel.machines.typical import typical_cluster
 
 ALL = (all_reduce_ns, all_gather_ns, reduce_scatter_ns, all_to_all_ns)
 NVLINK_US, PCIE_US, NETWORK_US = 7.2, 7.6, 9.3
@@ -23,9 +24,13 @@ def machines(num_hosts: int, per_host: int, *links: LinkGroup, kind: str = "cuda
     return Cluster((DeviceType("gpu", 80 * GIB, kind),), (Host("gpu", per_host, num_hosts),), links)
 
 
+def nvlink(group: int, gbs: float, latency_ns: int) -> LinkGroup:
+    return LinkGroup("nvlink", group, gbs, latency_ns, kind="scale-up")
+
+
 def hosts_of_eight(num_hosts: int, nic_gbs: float = 25.0, shared_gbs: float = 0.0) -> Cluster:
     network = LinkGroup("network", 0, nic_gbs, round(1000 * NETWORK_US), shared_gbs)
-    return machines(num_hosts, 8, LinkGroup("nvlink", 8, 240.0, round(1000 * NVLINK_US)), network)
+    return machines(num_hosts, 8, nvlink(8, 240.0, round(1000 * NVLINK_US)), network)
 
 
 def bus_gbs(cluster: Cluster, num_ranks: int, size_bytes: int) -> float:
@@ -46,15 +51,15 @@ def bus_gbs(cluster: Cluster, num_ranks: int, size_bytes: int) -> float:
 )
 def test_a_large_ring_all_reduce_reaches_the_published_bus_bandwidth(device_id: str, published_gbs: float) -> None:
     device = catalogue.device(device_id)
-    cluster = machines(1, 8, LinkGroup("nvlink", 0, device.scaleup_gbs, round(1000 * NVLINK_US)))
+    cluster = machines(1, 8, nvlink(0, device.scaleup_gbs, round(1000 * NVLINK_US)))
     assert bus_gbs(cluster, 8, 8 * GIB) == pytest.approx(published_gbs, rel=0.1)
 
 
 @pytest.mark.parametrize(
     ("cluster", "num_ranks", "expected_us"),
     [
-        (machines(1, 8, LinkGroup("nvlink", 0, 240.0, 7200)), 8, 6.6 + 14 * 0.6),
-        (machines(1, 8, LinkGroup("nvlink", 0, 240.0, 7200)), 2, 6.6 + 2 * 0.6),
+        (machines(1, 8, nvlink(0, 240.0, 7200)), 8, 6.6 + 14 * 0.6),
+        (machines(1, 8, nvlink(0, 240.0, 7200)), 2, 6.6 + 2 * 0.6),
         (machines(1, 4, LinkGroup("pcie", 4, 24.0, 7600)), 4, 6.6 + 6 * 1.0),
         (machines(4, 1, LinkGroup("network", 0, 25.0, 9300)), 4, 6.6 + 6 * 2.7),  # a ring; a tree takes 6.8 + 4 * 5.0
         (machines(8, 1, LinkGroup("network", 0, 25.0, 9300)), 8, 6.8 + 2 * 3 * 5.0),  # a tree; a ring 6.6 + 14 * 2.7
@@ -66,10 +71,10 @@ def test_a_tiny_all_reduce_takes_nccls_launch_and_hops(cluster: Cluster, num_ran
 
 
 def test_a_links_own_latency_scales_nccls() -> None:
-    once, twice = (machines(1, 8, LinkGroup("nvlink", 0, 240.0, ns)) for ns in (7200, 14400))
+    once, twice = (machines(1, 8, nvlink(0, 240.0, ns)) for ns in (7200, 14400))
     ranks = tuple(range(8))
     assert all_reduce_ns(twice, ranks, 8) == pytest.approx(2 * all_reduce_ns(once, ranks, 8), abs=3)
-    assert all_reduce_ns(machines(1, 8, LinkGroup("nvlink", 0, 240.0, 0)), ranks, 24 * 10**9) == 175 * 10**6
+    assert all_reduce_ns(machines(1, 8, nvlink(0, 240.0, 0)), ranks, 24 * 10**9) == 175 * 10**6
 
 
 @pytest.mark.parametrize(
@@ -97,7 +102,7 @@ def test_an_oversubscribed_spine_slows_what_crosses_it_and_nothing_else() -> Non
     cluster = machines(
         8,
         8,
-        LinkGroup("nvlink", 8, 240.0, 7200),
+        nvlink(8, 240.0, 7200),
         LinkGroup("rack", 32, 25.0, 9300),
         LinkGroup("spine", 0, 25.0, 9300, 50.0),
     )
@@ -106,7 +111,7 @@ def test_an_oversubscribed_spine_slows_what_crosses_it_and_nothing_else() -> Non
 
 
 def test_hosts_of_four_in_one_nvlink_domain_are_one_level() -> None:
-    rack = LinkGroup("nvlink", 72, 721.8, 7200), LinkGroup("network", 0, 50.0, 9300, 200.0)
+    rack = nvlink(72, 721.8, 7200), LinkGroup("network", 0, 50.0, 9300, 200.0)
     cluster = machines(36, 4, *rack)
     assert [level.link.name for level in levels_of(cluster, tuple(range(72)))] == ["nvlink"]
     assert bus_gbs(cluster, 72, 64 * GIB) == pytest.approx(721.8, rel=0.01)
@@ -175,7 +180,7 @@ def test_a_measurement_over_hosts_is_scaled_to_more_hosts_alike() -> None:
 
 def test_a_measured_transfer_gives_the_latency_and_bandwidth_of_its_link() -> None:
     cluster = with_links(hosts_of_eight(2), 2, p2p=(14400, 120.0))
-    by_hand = machines(1, 8, LinkGroup("nvlink", 0, 120.0, 14400))
+    by_hand = machines(1, 8, nvlink(0, 120.0, 14400))
     for size in (8, 64 * GIB):
         assert all_reduce_ns(cluster, tuple(range(8)), size) == all_reduce_ns(by_hand, tuple(range(8)), size)
     assert all_reduce_ns(cluster, (0, 8), GIB) == all_reduce_ns(hosts_of_eight(2), (0, 8), GIB)
@@ -191,6 +196,48 @@ def test_one_rank_and_nothing_to_send_take_no_time(collective) -> None:  # type:
 def test_ranks_that_the_cluster_does_not_have_are_refused(ranks: tuple[int, ...]) -> None:
     with pytest.raises(InvalidInput, match="name each once, of 0 to 15"):
         all_reduce_ns(hosts_of_eight(2), ranks, GIB)
+
+
+@pytest.mark.parametrize(
+    ("device", "per_host", "links", "kinds"),
+    [
+        ("h100-sxm-80", 8, (8, 0), ["nvlink", "network"]),
+        ("h100-sxm-80", 4, (4, 0), ["nvlink", "network"]),  # two hosts of four: the domain ends with the host
+        ("gb200-nvl72", 4, (8, 0), ["nvlink", "network"]),
+        ("l40s-48", 8, (8, 0), ["pcie", "network"]),
+        ("", 8, (8, 0), ["pcie", "network"]),
+        ("h100-sxm-80", 16, (0,), ["pcie"]),  # one host of more than a domain
+        ("h100-sxm-80", 8, (0,), ["network"]),
+        ("gb200-nvl72", 4, (0,), ["nvlink"]),
+    ],
+)
+def test_a_link_is_what_the_catalogue_joins_such_devices_by_whatever_its_rate(
+    device: str, per_host: int, links: tuple[int, ...], kinds: list[str]
+) -> None:
+    for gbs in (10.0, 1000.0):
+        groups = tuple(LinkGroup(f"link{group}", group, gbs, 9000) for group in links)
+        types = (DeviceType("gpu", 80 * GIB, "cuda", device),)
+        cluster = Cluster(types, (Host("gpu", per_host, 16 // per_host),), groups)
+        assert [cluster.link_kind(group) for group in groups] == kinds
+
+
+def test_a_faster_network_is_never_slower_and_is_no_nvlink() -> None:
+    """A host link of 100 GB/s a device counted as NVLink, one device sending what eight can."""
+    ranks = tuple(range(16))
+    for collective in ALL:
+        times = [collective(hosts_of_eight(2, gbs), ranks, 2**30) for gbs in (25.0, 50.0, 99.0, 100.0, 200.0, 400.0)]
+        assert times == sorted(times, reverse=True)
+
+
+def test_devices_without_peer_to_peer_send_through_their_hosts_memory() -> None:
+    one, other = (typical_cluster(name, 8).groups[0].bandwidth_gbs for name in ("rtx4090-24", "l40s-48"))
+    assert one == other / 2
+
+
+def test_every_device_that_has_a_network_is_priced_beyond_one_host() -> None:
+    for device in ("h100-96-500w", "gb300-nvl72", "b300-sxm-288"):
+        assert all_reduce_ns(typical_cluster(device, 144), tuple(range(144)), 2**30) > 0
+    assert typical_cluster("gb300-nvl72", 144).groups[-1].bandwidth_gbs == 100.0  # 4 NICs of 800 Gb/s a host of 4
 
 
 @st.composite

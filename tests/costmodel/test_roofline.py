@@ -16,6 +16,7 @@ from costmodel.model.origin import ROOFLINE, Origin
 from costmodel.model.profile import Profile, read_profile
 from costmodel.model.work import Work
 from costmodel.roofline import (
+    OPTIMIZERS,
     Interval,
     OperatorEstimate,
     accumulate_ns,
@@ -25,7 +26,7 @@ from costmodel.roofline import (
     tables,
 )
 from costmodel.roofline.attention import num_pairs
-from costmodel.stages.strategies.training import OPTIMIZER_STATES
+from costmodel.roofline.updates import orthogonal_flop
 from planner.question.problem import Problem
 from tests.support.repository import GOLDEN
 
@@ -176,10 +177,29 @@ def test_adam_in_mixed_precision_moves_28_bytes_a_parameter_and_in_fp32_28() -> 
 
 
 def test_the_optimizers_priced_are_those_of_the_cost_model() -> None:
-    for name in OPTIMIZER_STATES:
+    for name in OPTIMIZERS:
         assert optimizer_step_ns(10**6, device(A100), name).low_ns >= 0
-    with pytest.raises(UsageError, match="optimizer 'lion'; allowed are"):
-        optimizer_step_ns(10**6, device(A100), "lion")
+    with pytest.raises(UsageError, match="optimizer 'sophia'; allowed are"):
+        optimizer_step_ns(10**6, device(A100), "sophia")
+
+
+def test_fewer_bits_of_states_are_fewer_bytes_and_less_time() -> None:
+    names = ("adam", "adam-16bit", "adam-8bit")
+    assert [OPTIMIZERS[name].state_bytes(4) for name in names] == [8, 4, 2]
+    assert [OPTIMIZERS[name].state_bytes(4) for name in ("lion", "muon", "adafactor")] == [4, 4, 0]
+    times = [optimizer_step_ns(10**9, device(A100), name).central_ns for name in names]
+    assert times == sorted(times, reverse=True)
+    assert len(set(times)) == 3
+
+
+def test_muon_multiplies_matrices_five_times_and_nothing_else() -> None:
+    """Newton-Schulz: X X' and B X of 2 m m n FLOP each, the square of 2 m m m (Jordan et al., 2024)."""
+    assert orthogonal_flop((4096, 1024)) == orthogonal_flop((1024, 4096)) == 5 * (4 * 1024**2 * 4096 + 2 * 1024**3)
+    assert orthogonal_flop((8, 64, 32)) == 8 * orthogonal_flop((64, 32))
+    assert orthogonal_flop((4096,)) == 0
+    flop = orthogonal_flop((4096, 4096))
+    plain, products = (optimizer_step_ns(2 * 4096**2, device(A100), "muon", "bf16", f) for f in (0, flop))
+    assert products.central_ns >= plain.central_ns + flop / device(A100).tflops["bf16"] / 1000
 
 
 def test_accumulation_reads_two_gradients_and_writes_one() -> None:

@@ -165,6 +165,32 @@ def test_data_parallel_sums_hide_behind_the_backward_but_for_the_last_bucket():
     assert slow.stage(LAYER, StageConfig(data=8), range(8)).reduce_ns == quick.reduce_ns
 
 
+def test_each_part_that_is_sent_pays_its_latency() -> None:
+    """ZeRO-3 gathers block by block, and sums go by buckets: 1 MiB ones were as cheap as one of all gradients."""
+    ranks = tuple(range(8))
+    three = StageConfig(data=8, zero=3)
+    one, four = (StrategyModel(gpt(n, S, H, A), MACHINES, 1, NO_OVERLAP) for n in (1, 4))
+    whole, blocks = range(len(four.profile.graph.operators)), four.num_blocks
+    assert (one.num_blocks, blocks) == (1, 4)
+    weights = dict(four.stage(whole, StageConfig(data=8), ranks).memory_terms)["parameters"]
+    added = four.stage(whole, three, ranks).forward_ns - four.stage(whole, StageConfig(data=8), ranks).forward_ns
+    assert added == blocks * all_gather_ns(MACHINES, ranks, -(-weights // blocks))
+    assert added > all_gather_ns(MACHINES, ranks, weights)
+    times = []
+    for size in (2**10, 2**14, 2**30):
+        training = TrainingJob(overlap=True, bucket_bytes=size, overlap_slowdown=1.19)
+        times.append(StrategyModel(gpt(4, S, H, A), MACHINES, 1, training).stage(whole, StageConfig(data=8), ranks))
+    sums = [stage.reduce_ns for stage in times]
+    assert sums[0] > sums[1]
+    assert sums[2] == all_reduce_ns(MACHINES, ranks, weights)
+
+
+def test_megatrons_buckets_grow_with_the_ranks_that_sum_them() -> None:
+    training = TrainingJob.of("megatron", "bf16", "adam")
+    assert training.bucket_of(8) == 160 * 2**20
+    assert training.bucket_of(1024) == 4_000_000 * 1024
+
+
 def test_zero_2_scatters_after_every_microbatch_and_zero_3_gathers_for_f_and_b():
     model = StrategyModel(gpt(1, S, H, A), MACHINES, 1, NO_OVERLAP)
     ranks = tuple(range(8))

@@ -7,12 +7,14 @@ import pytest
 
 from costmodel.errors import DoesNotMatch
 from costmodel.machines.links import LinkClass, Links, SizeRange
+from costmodel.model.origin import ROOFLINE
 from costmodel.stages.config import StageConfig
 from planner.commands import main
 from planner.plan import write_plan
 from planner.report.comparison.compared import ComparedPlan
 from planner.report.comparison.comparison import Comparison
 from planner.report.comparison.measured import host_calls, read_measured
+from planner.report.summary.standing import standings
 from simulator.actions import RECEIVES, SENDS
 from simulator.timeline import Timeline, write_timeline
 from tests.support.measured_by_hand import measured_by_hand
@@ -264,6 +266,20 @@ def test_machines_of_one_name_that_clusters_say_otherwise_are_another_assumption
     others = [ComparedPlan(name, plan) for name, plan in (("a", slower), ("b", smaller), ("c", narrower))]
     found = Comparison((ComparedPlan("own", PLAN), *others))
     assert [found.differing(each) for each in found.plans] == [[], ["speeds"], ["devices"], ["links"]]
+    assert not found.comparable
+
+
+def test_devices_whose_prices_rest_on_other_ground_do_not_compare_without_a_word():
+    """B200 stands on constants, B300 on its data sheet: 44 % apart at equal figures."""
+    plans = []
+    for name in ("b200-sxm-180", "b300-sxm-288"):
+        device = replace(PLAN.cluster.devices[0], type="cuda", catalogue=name)
+        known = replace(PLAN.assumptions, estimated=(ROOFLINE,), precision="bf16")
+        cluster = replace(PLAN.cluster, devices=(device, *PLAN.cluster.devices[1:]))
+        plans.append(replace(PLAN, cluster=cluster, assumptions=known))
+    found = Comparison(tuple(ComparedPlan(plan.cluster.devices[0].catalogue, plan) for plan in plans))
+    assert [set(standings(plan).values()) for plan in (*plans, PLAN)] == [{"fitted"}, {"datasheet"}, {"measured"}]
+    assert "standing" in found.differing(found.plans[1])
     assert not found.comparable
 
 

@@ -15,8 +15,8 @@ from costmodel.machines.collectives import all_reduce_ns
 from costmodel.model.graph import Operator, OperatorGraph, Tensor
 from costmodel.model.profile import Device, Profile
 from costmodel.model.whole_model import SplitRatios, WholeModelMeasurements
+from costmodel.roofline import OPTIMIZERS
 from costmodel.stages.config import StageConfig
-from costmodel.stages.strategies.training import OPTIMIZER_STATES
 from planner.answer.decide import plan
 from planner.candidate.candidate import Candidate, StagePlacement, alike, in_loop
 from planner.candidate.evaluate import Evaluator
@@ -272,7 +272,7 @@ def stage_by_hand(evaluator: Evaluator, found: Plan, index: int) -> dict[str, ob
         "backward_weight_ns": sum(t.backward_weight_ns[at] for t in times) + added,
         "activation_bytes": sum(kept[key] for key in own)
         + sum(max(size, kept.get(key, 0)) for key, size in arrived.items() if key not in own),
-        "static_bytes": held * (2 + OPTIMIZER_STATES[problem.optimizer]),
+        "static_bytes": held * (2 + OPTIMIZERS[problem.optimizer].copies),
         "optimizer_ns": round(profile.whole.optimizer_ns * held / total) if problem.optimizer != "none" else 0,
         "reduce_ns": reduce_ns if trains else 0,
     }

@@ -1,8 +1,9 @@
 """What is known of devices and links that nobody measured here: data files, each row with source and confidence.
 
 ``devices.csv``: memory, dense peak rates by precision, links of a device. ``links.csv``: one link each, effective and
-specified. ``latencies.csv``: NCCL's own constants. Leaves out prices, clocks and power; effective rates are what
-NCCL assumes, which published measurements of rings confirm within a tenth.
+specified. ``latencies.csv``: NCCL's own constants. A user's own device stands in a file (`device_file`). Leaves out
+prices, clocks and power; effective rates are what NCCL assumes, which published measurements of rings confirm within
+a tenth.
 """
 
 import csv
@@ -13,6 +14,7 @@ from functools import cache
 from pathlib import Path
 
 from costmodel.errors import InvalidInput, UsageError
+from costmodel.machines.catalogue.device_file import SUFFIX, device_row
 
 MIB = 2**20
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8")
@@ -59,6 +61,10 @@ class CatalogueDevice:
         Catalogue id of the link to the host.
     host_network_gbs : float
         Network of a typical host with such devices, all NICs together, one direction.
+    host_devices : int
+        Devices of a typical host; a scale-up domain may join several hosts.
+    peer_to_peer : bool
+        Whether devices read each other's memory over PCIe; else what they send goes through that of their host.
     matmul_fraction, fp8_matmul_fraction : float
         Largest share of the peak that a matmul was measured at, 16 and 8 bits.
     overlap_slowdown : float
@@ -83,6 +89,8 @@ class CatalogueDevice:
     pair_gbs: float
     pcie_link: str
     host_network_gbs: float
+    host_devices: int
+    peer_to_peer: bool
     matmul_fraction: float
     fp8_matmul_fraction: float
     overlap_slowdown: float
@@ -112,13 +120,15 @@ class Latency:
 
 @cache
 def device(device_id: str) -> CatalogueDevice:
-    """Return the device of this catalogue id.
+    """Return the device of this catalogue id, or of a device file (a path that ends in ``.toml``).
 
     Raises
     ------
     InvalidInput
-        When there is none; names the nearest ones.
+        When there is none, naming the nearest ones, or the file cannot be read.
     """
+    if device_id.endswith(SUFFIX):
+        return _device_of(device_id)
     known = {row.id: row for row in devices()}
     return known[_known(device_id, tuple(known), "device")]
 
@@ -221,6 +231,8 @@ def _device(row: Mapping[str, str]) -> CatalogueDevice:
         pair_gbs=float(row["pair_gbs"] or 0),
         pcie_link=row["pcie_link"],
         host_network_gbs=float(row["host_network_gbs"] or 0),
+        host_devices=int(row["host_devices"]),
+        peer_to_peer=row["peer_to_peer"] == "yes",
         matmul_fraction=float(row["matmul_fraction"] or 0),
         fp8_matmul_fraction=float(row["fp8_matmul_fraction"] or 0),
         overlap_slowdown=float(row["overlap_slowdown"]),
@@ -229,6 +241,13 @@ def _device(row: Mapping[str, str]) -> CatalogueDevice:
         notes=row["notes"],
         source=row["source"],
     )
+
+
+def _device_of(path: str) -> CatalogueDevice:
+    found = _device(device_row(path, PRECISIONS))
+    for name in filter(None, (found.pcie_link, found.scaleup_link)):
+        link(name)  # refused before anything rests on it
+    return found
 
 
 def _rows(name: str) -> list[dict[str, str]]:

@@ -12,9 +12,6 @@ from costmodel.errors import InvalidInput
 from costmodel.machines.cluster import Cluster
 from costmodel.machines.cluster_parts import LinkGroup
 
-SCALE_UP_GBS = 100.0
-"""From this rate of one device on, a link counts as NVLink or its like: PCIe 5 gives 63, a NIC of 800 Gb/s 100."""
-
 
 @dataclass(frozen=True, slots=True)
 class Level:
@@ -67,7 +64,7 @@ def levels_of(cluster: Cluster, ranks: tuple[int, ...]) -> tuple[Level, ...]:
     for link in map(cluster.measured, cluster.groups):
         block_of = {rank: rank // link.group if link.group else 0 for rank in ranks}
         if len(set(block_of.values())) < len(set(unit_of.values())):
-            if not lanes and _kind(cluster, link) == "network":
+            if not lanes and cluster.link_kind(link) == "network":
                 lanes = unit_of
             levels.append(_level(cluster, link, unit_of, block_of, lanes or unit_of))
             unit_of = block_of
@@ -85,7 +82,7 @@ def _level(
     side_by_side = _sums((lanes[rank], flow) for rank, flow in flows.items())
     return Level(
         link,
-        _kind(cluster, link),
+        cluster.link_kind(link),
         len(units),
         len(blocks),
         max(fanout.values()),
@@ -100,9 +97,3 @@ def _sums(pairs: Iterable[tuple[int, float]]) -> dict[int, float]:
     for key, value in pairs:
         sums[key] = sums.get(key, 0.0) + value
     return sums
-
-
-def _kind(cluster: Cluster, link: LinkGroup) -> str:
-    if link.bandwidth_gbs >= SCALE_UP_GBS:
-        return "nvlink"
-    return "pcie" if cluster.within_hosts(link) else "network"

@@ -9,6 +9,9 @@ from functools import cached_property, partial
 
 from costmodel.machines.cluster import Cluster
 from costmodel.model.accumulation import Accumulation, accumulation_of
+from costmodel.model.profile import DTYPES
+from costmodel.roofline import OPTIMIZERS
+from costmodel.roofline.updates import orthogonal_flop
 from costmodel.stages.measured_operators import MeasuredOperators
 from costmodel.stages.strategies.blocks import block_names, block_spans
 from costmodel.stages.strategies.division import Degrees, ceil, output_parts
@@ -26,7 +29,7 @@ from costmodel.stages.strategies.saved_activations import (
 from costmodel.stages.strategies.shared_sums import Item, SharedSums
 from costmodel.stages.strategies.states import Weights, parameter_bytes, weights_of
 from costmodel.stages.strategies.traffic import Reads, Traffic
-from costmodel.stages.strategies.training import DTYPES, TrainingJob
+from costmodel.stages.strategies.training import TrainingJob
 from costmodel.stages.strategies.vectors import TimeVectors, Vectors
 from costmodel.stages.strategies.workspace_memory import WorkspaceMemory
 
@@ -97,6 +100,16 @@ class Build:
         backward = sum(count * sum(times[i][1:]) for i, count in trained.items())
         return forward + alike.sum(there), backward + alike.sum(back)
 
+    @cached_property
+    def update_flop(self) -> int:
+        """FLOP of one step over all trainable parameters beyond passing over them."""
+        if not OPTIMIZERS[self.training.optimizer].orthogonal:
+            return 0
+        graph = self.model.profile.graph  # matrices outside of blocks, embedding and head, are stepped by another
+        inside = {name for each, block in zip(graph.operators, graph.blocks, strict=True) if block
+                  for name in each.parameters}  # fmt: skip
+        return sum(orthogonal_flop(each.shape) for each in graph.parameters if each.trainable and each.name in inside)
+
     def share(self, trainable_bytes: int) -> float:
         """Return a part of the model's trainable bytes."""
         return trainable_bytes / self.trainable_bytes if self.trainable_bytes else 0.0
@@ -120,7 +133,7 @@ class Build:
 
     @property
     def profiled_precision(self) -> str:
-        """Precision of the profile."""
+        """Precision of the profile's parameters."""
         return DTYPES.get(self.model.profile.dtype.removeprefix("torch."), "fp32")
 
     def tensor_bytes(self, degrees: Degrees) -> tuple[int, ...]:

@@ -20,7 +20,7 @@ from costmodel.roofline.attention import num_pairs
 from costmodel.stages.measured_operators import MeasuredOperators
 from costmodel.stages.strategies.division import WITHIN_TENSOR, Degrees, ceil, divided_work, feeds_experts, is_expert
 from costmodel.stages.strategies.kernel_launch import KernelLaunch
-from costmodel.stages.strategies.training import DTYPES, TrainingJob
+from costmodel.stages.strategies.training import TrainingJob
 
 SCORE_PASSES = 6
 
@@ -30,7 +30,7 @@ class Efficiency:
 
     def __init__(self, model: MeasuredOperators, training: TrainingJob) -> None:
         self._model, self._training = model, training
-        self._profiled = DTYPES.get(model.profile.dtype.removeprefix("torch."), "fp32")
+        self._profiled = model.profile.precision or "fp32"
         self._asked = training.precision or self._profiled
         name = model.profile.device.catalogue
         self._device = catalogue_device(name) if name else None

@@ -1,11 +1,11 @@
 """What copies of a stage cost in time: summing gradients, gathering parameters, stepping the optimizer.
 
-Data parallel: buckets of 25 MB summed while the last micro-batch's backward runs (Li et al., PyTorch Distributed,
-VLDB 2020, section 3.2.3). ZeRO-1: a reduce-scatter, then an all-gather of stepped parameters (Rajbhandari et al.,
-2020, section 7). ZeRO-2: gradients are scattered after every micro-batch, as none stays whole. ZeRO-3 and FSDP:
-parameters are gathered for each forward and again for each backward, then dropped (Zhao et al., PyTorch FSDP, VLDB
-2023, section 3.2). Offload: gradients go to the host, which steps and sends parameters back (Ren et al.,
-ZeRO-Offload, 2021). Leaves out clipping by a global norm.
+Data parallel: buckets summed while the last micro-batch's backward runs (Li et al., PyTorch Distributed, VLDB 2020,
+section 3.2.3), all at once where nothing hides them; each message pays its latency. ZeRO-1: a reduce-scatter, then an
+all-gather of stepped parameters (Rajbhandari et al., 2020, section 7). ZeRO-2: gradients are scattered after every
+micro-batch, as none stays whole. ZeRO-3 and FSDP: parameters are gathered for each forward and again for each backward,
+then dropped (Zhao et al., PyTorch FSDP, VLDB 2023, section 3.2). Offload: gradients go to the host, which steps and
+sends parameters back (Ren et al., ZeRO-Offload, 2021). Leaves out clipping by a global norm.
 """
 
 from collections.abc import Callable
@@ -71,27 +71,35 @@ class Collectives:
         self._cluster, self._scale = cluster, gradient_scale
         self._known: dict[tuple[Collective, Ranks, int], int] = {}
 
-    def reduce_ns(self, copies: Copies, zero: int) -> int:
+    def gradient_bytes(self, copies: Copies) -> int:
+        """Return what is summed."""
+        return copies.trainable * self._scale[0] // self._scale[1]
+
+    def reduce_ns(self, copies: Copies, zero: int, num_parts: int) -> int:
         """Time in which gradients are summed, each copy ending with all (ZeRO-0) or its share."""
-        size = copies.trainable * self._scale[0] // self._scale[1]
-        return self._ns(reduce_scatter_ns if zero else all_reduce_ns, copies.ranks, size)
+        collective = reduce_scatter_ns if zero else all_reduce_ns
+        return self._ns(collective, copies.ranks, self.gradient_bytes(copies), num_parts)
 
-    def gather_ns(self, copies: Copies) -> int:
+    def gather_ns(self, copies: Copies, num_parts: int) -> int:
         """Time in which all parameters are gathered for use."""
-        return self._ns(all_gather_ns, copies.ranks, copies.weights)
+        return self._ns(all_gather_ns, copies.ranks, copies.weights, num_parts)
 
-    def gather_stepped_ns(self, copies: Copies) -> int:
+    def gather_stepped_ns(self, copies: Copies, num_parts: int) -> int:
         """Time in which the parameters that the optimizer stepped are gathered."""
-        return self._ns(all_gather_ns, copies.ranks, copies.trainable)
+        return self._ns(all_gather_ns, copies.ranks, copies.trainable, num_parts)
 
     def least_ns(self, name: str, copies: Copies, size_bytes: int, num_parts: int) -> float:
         """Return the least time of a collective of these bytes in this number of parts, rounded as it is."""
         rate = best_rate(self._cluster, name, copies.ranks)
         return max(0.0, (size_bytes - num_parts) * rate - num_parts)
 
-    def _ns(self, collective: Collective, ranks: Ranks, size_bytes: int) -> int:
+    def _ns(self, collective: Collective, ranks: Ranks, size_bytes: int, num_parts: int) -> int:
+        """Return the time of the parts, one after the other: each pays its latency."""
         if len(ranks) == 1 or not size_bytes:
             return 0
+        if num_parts > 1:
+            parts_ns = num_parts * self._ns(collective, ranks, ceil(size_bytes, num_parts), 1)
+            return max(parts_ns, self._ns(collective, ranks, size_bytes, 1))  # no part is rounded in favour of many
         key = (collective, ranks, size_bytes)
         if key not in self._known:
             self._known[key] = collective(self._cluster, ranks, size_bytes)

@@ -145,7 +145,8 @@ def saved_items(
         for saved in operator.saved:
             if scores and saved.storage not in shares:
                 continue  # what flash attention keeps in place of scores
-            size = saved.size_bytes if saved.fixed else saved.size_bytes * model.microbatch_size * scale[0] // scale[1]
+            asked, profiled = (1, 1) if _is_statistic(model, operator, saved.storage in shares) else scale
+            size = saved.size_bytes if saved.fixed else saved.size_bytes * model.microbatch_size * asked // profiled
             part, whole = shares.get(saved.storage, (1, 1 if saved.fixed else parts))
             found.append(
                 (position, saved.storage, max(ceil(size * part, whole), part if saved.storage in shares else 0))
@@ -153,6 +154,12 @@ def saved_items(
         if scores:
             found.append((position, ("scores", position), ceil(scores, parts)))
     return found
+
+
+def _is_statistic(model: MeasuredOperators, operator: Operator, is_tensor: bool) -> bool:
+    """Whether a described attention or loss keeps this apart from its tensors, in 32 bits whatever it computes in."""
+    kind = operator.work.kind if operator.work else ""
+    return bool(model.profile.origin.plan_only) and not is_tensor and kind in ("attention", "loss")
 
 
 def _shares(

@@ -12,7 +12,7 @@ from costmodel.model.accumulation import Accumulation
 from costmodel.model.graph import OperatorGraph, Parameter
 from costmodel.stages.strategies.division import Degrees, ceil, is_expert, parameter_parts
 from costmodel.stages.strategies.shared_sums import Item, SharedSums
-from costmodel.stages.strategies.training import OPTIMIZER_STATES, TrainingJob
+from costmodel.stages.strategies.training import TrainingJob
 
 SCATTERED = 2
 """From this stage of ZeRO on no rank keeps all gradients."""
@@ -93,8 +93,8 @@ def states_of(amounts: Amounts, training: TrainingJob, zero: int, offload: str) 
     if not amounts.weights:
         return States(0, 0, 0, 0)
     width = training.width(0)
-    count = OPTIMIZER_STATES[training.optimizer]
-    optimizer = amounts.trainable // width * 4 * count if training.precision else amounts.trainable * count
+    held = amounts.trainable // width if training.precision else amounts.trainable
+    optimizer = held * training.state_width(1)
     master = amounts.trainable // width * training.master_width if training.mixed else 0
     shares = [amounts.copies if zero >= stage else 1 for stage in (3, 2, 1, 1)]
     summed = amounts.trainable // width * training.gradient_width(0) if training.mixed else amounts.trainable

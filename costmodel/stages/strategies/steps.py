@@ -12,6 +12,7 @@ from costmodel.machines.catalogue import device as catalogue_device
 from costmodel.roofline import optimizer_step_ns
 from costmodel.stages.strategies import host
 from costmodel.stages.strategies.assembly import Build
+from costmodel.stages.strategies.division import ceil
 from costmodel.stages.strategies.gradients import Collectives, Copies, Overlap
 from costmodel.stages.strategies.memory import MemoryTerms
 from costmodel.stages.strategies.stage_sharding import ActionTimes, StageSharding
@@ -35,8 +36,9 @@ class StepTimes:
         zero = sharding.config.zero
         if zero < SCATTERED or not sharding.sharded:
             return times
-        scatter = sum(self._collectives.reduce_ns(copies, zero) for copies in sharding.copies)
-        gather = sum(self._collectives.gather_ns(copies) for copies in sharding.copies) if zero > SCATTERED else 0
+        known, parts = self._collectives, sharding.num_blocks
+        scatter = sum(known.reduce_ns(copies, zero, parts) for copies in sharding.copies)
+        gather = sum(known.gather_ns(copies, parts) for copies in sharding.copies) if zero > SCATTERED else 0
         if not self.gathers.enabled:
             return times._replace(
                 forward=times.forward + gather,
@@ -44,9 +46,9 @@ class StepTimes:
                 backward_weight=times.backward_weight + scatter,
             )
         # one exchange at a time: the backward's gather and scatter share the links
-        back = self.overlap.exposed_ns(gather + scatter, times.backward, sharding.num_blocks)
+        back = self.overlap.exposed_ns(gather + scatter, times.backward, parts)
         return times._replace(
-            forward=times.forward + self.gathers.exposed_ns(gather, times.forward, sharding.num_blocks),
+            forward=times.forward + self.gathers.exposed_ns(gather, times.forward, parts),
             backward_weight=times.backward_weight + back,
         )
 
@@ -75,16 +77,21 @@ class StepTimes:
         zero = sharding.config.zero
         reduce_ns = optimizer_ns = 0
         for copies in sharding.copies:
+            known, num_ranks = self._collectives, len(copies.ranks)
             if zero < SCATTERED:
-                num_buckets = -(-copies.trainable // self.build.training.bucket_bytes)
-                reduce_ns += self.overlap.exposed_ns(
-                    self._collectives.reduce_ns(copies, zero), times.backward, num_buckets
-                )
-            optimizer_ns += self._collectives.gather_stepped_ns(copies) if zero in (1, SCATTERED) else 0
+                parts = self._num_buckets(self.overlap, known.gradient_bytes(copies), num_ranks)
+                reduce_ns += self.overlap.exposed_ns(known.reduce_ns(copies, zero, parts), times.backward, parts)
+            if zero in (1, SCATTERED):
+                parts = self._num_buckets(self.gathers, copies.trainable, num_ranks)
+                optimizer_ns += known.gather_stepped_ns(copies, parts)
         if self.build.training.optimizer == "none":
             # the executor lets go of what it has gathered, stepped or not
             return reduce_ns + (optimizer_ns if zero == SCATTERED and self.build.training.whole_stages else 0), 0
         return reduce_ns, optimizer_ns + self._update_ns(sharding, memory)
+
+    def _num_buckets(self, overlap: Overlap, size_bytes: int, num_ranks: int) -> int:
+        """Return in how many messages what may overlap is sent: one where it does not."""
+        return ceil(size_bytes, self.build.training.bucket_of(num_ranks)) if overlap.enabled else 1
 
     def _update_ns(self, sharding: StageSharding, memory: MemoryTerms) -> int:
         """Return the step itself, on the device or on the host."""
@@ -153,7 +160,8 @@ class StepTimes:
         precision = build.training.precision or build.profiled_precision
         precision = "bf16" if precision == "fp8" else precision  # states are what they are in bf16
         if (trainable_bytes, name) not in self._steps:
-            found = optimizer_step_ns(trainable_bytes, catalogue_device(name), build.training.optimizer, precision)
+            kind, flop = build.training.optimizer, round(build.update_flop * build.share(trainable_bytes))
+            found = optimizer_step_ns(trainable_bytes, catalogue_device(name), kind, precision, flop)
             self._steps[trainable_bytes, name] = found.central_ns
         return self._steps[trainable_bytes, name]
 

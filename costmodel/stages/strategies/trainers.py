@@ -33,6 +33,7 @@ class TrainerHabits:
     loss_bytes: int
     gradient_bytes: int
     main_weight_bytes: int
+    bucket_rank_bytes: int
     calls_backward: float
     calls: tuple[tuple[str, float], ...]
 
@@ -82,6 +83,7 @@ def _habits(node: Node) -> TrainerHabits:
     return TrainerHabits(
         **values,  # type: ignore[arg-type]
         selective=members["selective"].text(SELECTIVE),
+        bucket_rank_bytes=members["bucket_rank_bytes"].integer(),
         calls_backward=members["calls_backward"].number(),
         calls=calls,
     )

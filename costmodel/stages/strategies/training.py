@@ -10,18 +10,16 @@ from dataclasses import dataclass, field
 
 from costmodel.calibration import Calibration, published
 from costmodel.errors import UsageError
+from costmodel.roofline import OPTIMIZERS
 from costmodel.stages.strategies.trainers import habits_of
 
 EXECUTOR = "executor"
 """The trainer that runs plans as they are; any other has the convention of Megatron-LM, torchtitan, DeepSpeed."""
 BUCKET_BYTES = 25 * 2**20
 """torch's default ``bucket_cap_mb``."""
-OPTIMIZER_STATES = {"none": 0, "sgd": 0, "momentum": 1, "adam": 2}
-"""Copies of each trainable parameter that the optimizer keeps, in the parameter's own precision."""
 PRECISIONS = ("", "fp32", "tf32", "fp16", "bf16", "fp8")
 WIDTHS = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 2}
 """Bytes of a value that is kept: fp8 trainers keep weights and activations in bf16, and cast into each matmul."""
-DTYPES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "float8": "fp8"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +32,7 @@ class TrainingJob:
         One of `PRECISIONS`: ``""`` computes and keeps states as profiled; the 16-bit ones and fp8 are mixed, with
         master weights in fp32.
     optimizer : str
-        A key of `costmodel.stages.strategies.training.OPTIMIZER_STATES`.
+        A key of `costmodel.roofline.OPTIMIZERS`.
     sequence_parallel : bool
         Tensor-parallel stages divide norms, dropout and residuals along the sequence (Korthikanti et al., 2022).
     flash : bool
@@ -53,8 +51,8 @@ class TrainingJob:
         one within the backward, tied parameters are summed after the replicas', and such gradients are summed once.
     summed_in_place : bool
         Gradients are summed in the buffer that they are kept in, none of them copied.
-    bucket_bytes : int
-        Of a sum of gradients.
+    bucket_bytes, bucket_rank_bytes : int
+        Of a sum of gradients at least, and for each rank that it sums over.
     loss_bytes : int
         Alive of a 16-bit logit at the loss's peak, 4 of them kept; nothing is profiled of described models.
     gradient_bytes, main_weight_bytes : int
@@ -89,6 +87,7 @@ class TrainingJob:
     overlap_tensor: bool | None = None
     summed_in_place: bool = False
     bucket_bytes: int = BUCKET_BYTES
+    bucket_rank_bytes: int = 0
     loss_bytes: int = 6
     gradient_bytes: int = 0
     main_weight_bytes: int = 4
@@ -127,6 +126,7 @@ class TrainingJob:
             overlap_tensor=habits.overlap_tensor,
             summed_in_place=habits.summed_in_place,
             bucket_bytes=habits.bucket_mib * 2**20,
+            bucket_rank_bytes=habits.bucket_rank_bytes,
             loss_bytes=habits.loss_bytes,
             gradient_bytes=habits.gradient_bytes,
             main_weight_bytes=habits.main_weight_bytes,
@@ -143,8 +143,13 @@ class TrainingJob:
             raise UsageError(
                 f"precision {self.precision!r}; allowed are {', '.join(PRECISIONS[1:])}, or none to compute as profiled"
             )
-        if self.optimizer not in OPTIMIZER_STATES:
-            raise UsageError(f"optimizer {self.optimizer!r}; allowed are {', '.join(OPTIMIZER_STATES)}")
+        if self.optimizer not in OPTIMIZERS:
+            raise UsageError(f"optimizer {self.optimizer!r}; allowed are {', '.join(OPTIMIZERS)}")
+        if OPTIMIZERS[self.optimizer].width and not self.precision:
+            raise UsageError(
+                f"--optimizer {self.optimizer} keeps states in fewer bits than weights, and no precision is said; give "
+                "--precision (bf16, for instance) too, or take adam"
+            )
         if self.overlap_slowdown and self.overlap_slowdown < 1:
             raise UsageError(
                 f"overlap_slowdown is {self.overlap_slowdown:g}; give a factor of at least 1, or 0 for the catalogue's"
@@ -160,8 +165,8 @@ class TrainingJob:
         return WIDTHS[self.precision] if self.precision else profiled
 
     def state_width(self, profiled: int) -> int:
-        """Bytes a parameter of the optimizer's states: fp32, or the profile's precision where none is asked for."""
-        return OPTIMIZER_STATES[self.optimizer] * (4 if self.precision else profiled)
+        """Bytes a parameter of the optimizer's states, which are fp32 or as profiled where it keeps them in full."""
+        return OPTIMIZERS[self.optimizer].state_bytes(4 if self.precision else profiled)
 
     @property
     def master_width(self) -> int:
@@ -171,6 +176,10 @@ class TrainingJob:
     def gradient_width(self, profiled: int) -> int:
         """Bytes of a gradient of a weight that takes `profiled` bytes in the profile."""
         return max(self.width(profiled), self.gradient_bytes if self.mixed else 0)
+
+    def bucket_of(self, num_ranks: int) -> int:
+        """Bytes that are summed over a number of ranks at once."""
+        return max(self.bucket_bytes, self.bucket_rank_bytes * num_ranks)
 
     def hides(self, what: str) -> bool:
         """Whether ``gathers`` or sums of ``tensor``-parallel gradients overlap compute."""

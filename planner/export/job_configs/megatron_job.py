@@ -153,7 +153,18 @@ def _optimizer(facts: Facts) -> str:
     facts.leave("momentum", "the optimizer has none")
     if "adam" not in name:
         facts.leave("optimizer", "it is priced as Adam")
-    return "adam"
+    return _adam(facts)
+
+
+def _adam(facts: Facts) -> str:
+    """Return Adam with moments of the width that both are said to have; of two widths the wider one."""
+    moments = [facts.text(name, "fp32", STATE_BITS) for name in ("first_moment", "second_moment")]
+    bits = max(map(STATE_BITS.__getitem__, moments)) if facts.flag("own_state_dtypes") else 32
+    return {16: "adam-16bit", 8: "adam-8bit"}.get(bits, "adam")
+
+
+STATE_BITS = {"fp32": 32, "bf16": 16, "fp16": 16, "fp8": 8}
+"""Bits of an element of a moment, by its dtype."""
 
 
 def _habits(facts: Facts) -> dict[str, object]:

@@ -1,9 +1,9 @@
 """Plans side by side: one row a plan, what their runs measured, and where what they answer differs.
 
-Step times of other models or batches, or that rest on other links, trainers, optimizers, precisions or calibrations
-do not compare, so such rows are marked. Leaves out files and flags (`planner.commands.compare`), what one plan comes
-to (`planner.report.comparison.compared`) and how pictures are drawn (`planner.report.comparison.pictures`,
-`planner.report.html`).
+Step times of other models or batches, or that rest on other links, trainers, optimizers, precisions or calibrations,
+or on constants of another standing, do not compare, so such rows are marked. Leaves out files and flags
+(`planner.commands.compare`), what one plan comes to (`planner.report.comparison.compared`) and how pictures are drawn
+(`planner.report.comparison.pictures`, `planner.report.html`).
 """
 
 from collections.abc import Iterator
@@ -16,6 +16,7 @@ from planner.report.comparison.compared import ASSUMED, ComparedPlan
 from planner.report.comparison.machines import unlike_parts
 from planner.report.comparison.side_by_side import difference, tables
 from planner.report.summary.rates import mfu, samples_per_s, tokens_per_s
+from planner.report.summary.standing import standings
 from planner.report.summary.text import Table
 from simulator.timeline import Timeline
 
@@ -41,7 +42,9 @@ class Comparison:
             *(["batch"] if own.batch.global_size != first.batch.global_size else []),
         ]
         assumed = [name for name in ASSUMED if getattr(own.assumptions, name) != getattr(first.assumptions, name)]
-        return asked + list(dict.fromkeys([*assumed, *unlike_parts(first.cluster, own.cluster)]))
+        stands = [set(standings(plan).values()) for plan in (first, own)]
+        unlike = [*unlike_parts(first.cluster, own.cluster), *(["standing"] if stands[0] != stands[1] else [])]
+        return asked + list(dict.fromkeys([*assumed, *unlike]))
 
     @property
     def comparable(self) -> bool:
@@ -81,6 +84,7 @@ class Comparison:
             "scope": search.scope,
             "status": search.status,
             "assumptions": plan.assumptions.to_json(),
+            "standing": standings(plan),
             "differs_in": self.differing(compared),
             "measured": compared.measurement.to_json() if compared.measurement else None,
         }

@@ -20,6 +20,7 @@ from planner.report.summary.alarms import Alarm, alarms
 from planner.report.summary.gain import gain
 from planner.report.summary.plan_lines import assumed, expected, ladder, money
 from planner.report.summary.rates import mfu, samples_per_s, tokens_per_s
+from planner.report.summary.standing import standings
 from planner.report.summary.text import Table, mebibytes, milliseconds, percent
 
 if TYPE_CHECKING:
@@ -95,6 +96,7 @@ class PlanAnswer:
             "strategy": rung(plan),
             "rungs": [each.to_json() for each in plan.rungs],
             "assumptions": plan.assumptions.to_json(),
+            "standing": standings(plan),
             "devices_used": self.devices_used,
             "choice": plan.extra.get("choice", ""),
             **({"from": {**self._start, "moved": self._moved.to_json()}} if self._moved else {}),

@@ -9,8 +9,10 @@ from dataclasses import asdict
 from costmodel.stages.config import StageConfig
 from costmodel.stages.costs import mean
 from planner.plan import Plan
+from planner.report.summary.standing import DATASHEET, FITTED, MEASURED, standings
 from planner.report.summary.text import Table, mebibytes, milliseconds
 
+STANDS = {MEASURED: "measured operators", FITTED: "constants fitted on it", DATASHEET: "its data sheet alone"}
 LONGEST_NAME = 40
 """Characters of a stage's name up to which it is written whole."""
 
@@ -21,6 +23,7 @@ def assumed(plan: Plan) -> str:
     sizes = " + ".join(f"{size:g} {name.replace('_', ' ')}" for name, size in known.bytes_per_parameter if size)
     text = f"{known.links} links, {known.trainer}'s habits, {known.optimizer} in {known.precision or 'the profile'}"
     text += f" ({sizes} bytes a parameter)"
+    text += "".join(f", {device} by {STANDS[standing]}" for device, standing in standings(plan).items())
     return f"{text}; estimated: {'; '.join(known.estimated)}" if known.estimated else text
 
 

@@ -6,7 +6,7 @@ for their readers (`extra`). Leaves out models whose operators do not say what t
 """
 
 from costmodel.machines import catalogue
-from costmodel.stages.strategies.training import DTYPES
+from costmodel.model.profile import DTYPES
 from planner.plan import Plan
 from planner.plan.provenance import of_a_sample
 

@@ -22,7 +22,6 @@ from costmodel.stages.strategies import StrategyModel, host
 from costmodel.stages.strategies.gradients import Overlap
 from costmodel.stages.strategies.memory import CUBLAS_BYTES
 from costmodel.stages.strategies.states import SCATTERED
-from costmodel.stages.strategies.training import OPTIMIZER_STATES
 from planner.question.problem import Problem
 from planner.search.space.even_stages import Floats, Ints
 from planner.search.space.family_rows import FamilyRows, distinct
@@ -94,8 +93,8 @@ class ReplicaPrices:
     ) -> Floats:
         """Return what ZeRO-2, ZeRO-3 and offload add to one micro-batch of a stage."""
         zero, parts = self._rows.zero, np.maximum(1.0, self._num_blocks / stages)
-        scatter = self._reduce_ns(reduce_scatter_ns, weights) * (zero >= SCATTERED)
-        gather = self._both_ns(all_gather_ns, weights.dense, weights.experts) * (zero > SCATTERED)
+        scatter = self._reduce_ns(reduce_scatter_ns, weights, parts) * (zero >= SCATTERED)
+        gather = self._both_ns(all_gather_ns, weights.dense, weights.experts, parts) * (zero > SCATTERED)
         overlap, gathers = self._model.overlap, self._model.overlap_of_gathers
         if gathers.enabled:
             found = _exposed(gathers, gather, forward, parts) + _exposed(overlap, gather + scatter, backward, parts)
@@ -118,14 +117,14 @@ class ReplicaPrices:
 
     def closing_ns(self, weights: StageWeights, backward: Floats) -> Floats:
         """Return the exposed sum of gradients of a stage, its optimizer's step and what is gathered after it."""
-        zero, overlap, bucket = self._rows.zero, self._model.overlap, self._training.bucket_bytes
-        summed = np.where(
-            zero > 0, self._reduce_ns(reduce_scatter_ns, weights), self._reduce_ns(all_reduce_ns, weights)
-        )
-        exposed = _exposed(overlap, summed, backward, np.ceil(weights.all_trained / bucket)) * (zero < SCATTERED)
+        zero, overlap = self._rows.zero, self._model.overlap
+        parts = self._num_buckets(overlap, weights.all_trained * self._wider)
+        scattered, whole = (self._reduce_ns(each, weights, parts) for each in (reduce_scatter_ns, all_reduce_ns))
+        exposed = _exposed(overlap, np.where(zero > 0, scattered, whole), backward, parts) * (zero < SCATTERED)
         if self._training.optimizer == "none":
             return exposed
-        gathered = self._both_ns(all_gather_ns, weights.trained, weights.trained_experts)
+        parts = self._num_buckets(self._model.overlap_of_gathers, weights.all_trained)
+        gathered = self._both_ns(all_gather_ns, weights.trained, weights.trained_experts, parts)
         found: Floats = exposed + gathered * ((zero == 1) | (zero == SCATTERED)) + self._update_ns(weights)
         return found
 
@@ -171,15 +170,28 @@ class ReplicaPrices:
             self._known_hops[hop] = [float(self._problem.machines.p2p_ns(*hop, int(size))) for size in PROBES]
         return self._known_hops[hop]
 
-    def _reduce_ns(self, collective: Collective, weights: StageWeights) -> Floats:
-        scale = self._training.gradient_width(4) / self._training.width(4)
-        return self._both_ns(collective, weights.trained * scale, weights.trained_experts * scale)
-
-    def _both_ns(self, collective: Collective, dense: Floats, experts: Floats) -> Floats:
-        found = self._collective_ns(collective, self._groups, self._group_of, dense)
-        if experts.any():
-            found = found + self._collective_ns(collective, self._expert_groups, self._expert_group_of, experts)
+    def _num_buckets(self, overlap: Overlap, size_bytes: Floats) -> Floats:
+        """Return in how many messages what may overlap is sent."""
+        if not overlap.enabled:
+            return np.ones(len(size_bytes))
+        bucket = np.maximum(self._training.bucket_bytes, self._training.bucket_rank_bytes * self._copies)
+        found: Floats = np.maximum(1.0, np.ceil(size_bytes / bucket))
         return found
+
+    @property
+    def _wider(self) -> float:
+        """By how much gradients are wider than weights."""
+        return self._training.gradient_width(4) / self._training.width(4)
+
+    def _reduce_ns(self, collective: Collective, weights: StageWeights, parts: Floats) -> Floats:
+        return self._both_ns(collective, weights.trained * self._wider, weights.trained_experts * self._wider, parts)
+
+    def _both_ns(self, collective: Collective, dense: Floats, experts: Floats, parts: Floats) -> Floats:
+        """Return the time of `parts` messages one after the other, of dense weights and of experts'."""
+        found = self._collective_ns(collective, self._groups, self._group_of, dense / parts)
+        if experts.any():
+            found = found + self._collective_ns(collective, self._expert_groups, self._expert_group_of, experts / parts)
+        return found * parts
 
     def _collective_ns(
         self, collective: Collective, groups: list[tuple[int, ...]], group_of: Ints, size_bytes: Floats
@@ -225,8 +237,8 @@ class ReplicaPrices:
     def _per_weight(self) -> tuple[float, float]:
         """Return the bytes of gradients, and of optimizer states with master weights, for each byte of a weight."""
         training = self._training
-        count, width = OPTIMIZER_STATES[training.optimizer], training.width(0)
-        states = 4 * count / width if training.precision else float(count)
+        width = training.width(0)
+        states = training.state_width(1) / (width if training.precision else 1)
         if not training.mixed:
             return 1.0, states
         return training.gradient_width(0) / width, states + training.master_width / width
