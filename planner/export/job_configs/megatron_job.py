@@ -57,6 +57,10 @@ def megatron_job(facts: Facts, graph: OperatorGraph, given_world: int) -> Todays
     if batch % (size * data):
         facts.fail("global_batch", f"it is no multiple of {size} x {data} replicas")
     given = read_rows(rows, layout_text(rows), graph, places, config, batch // (size * data))
+    if given.orders:
+        why = f"{len(rows) - len(given.stages)} of its stages hold nothing and are none of the plan's"
+        said = next(filter(facts.said, ("layout", "first_layers", "last_layers")))
+        facts.ignored.append((facts.values[said].key, why))
     if facts.count("group_size", places) != places:
         facts.leave("group_size", "virtual stages take turns after as many micro-batches as there are places")
     return TodaysJob(

@@ -171,10 +171,11 @@ class PlanAnswer:
         found = self.plan.extra.get("from", {})
         start, best_ns = dict(found) if isinstance(found, dict) else {}, self.plan.search.best_step_time_ns
         old_ns = start.get("step_time_ns")
+        told = {**start, "best_step_time_ns": best_ns, "gain": None, "gain_interval": None}
         if not isinstance(old_ns, int) or not best_ns or not old_ns:
-            return start
+            return told if start else {}
         known = gain(old_ns, best_ns, self.problem.step_error)
-        return {**start, "best_step_time_ns": best_ns, "gain": known.share, "gain_interval": known.interval}
+        return {**told, "gain": known.share, "gain_interval": known.interval}
 
     def _since(self) -> list[str]:
         """Say what the old plan takes here, or why it cannot be used, and what moved."""
