@@ -192,11 +192,12 @@ class PlanAnswer:
             used = "its cut was a start" if start.get("used") == "cut" else "nothing of it was used"
             parts.append(f"cannot be used as it stands: {why_not}; {used}")
         told = [f"from         {' '.join(parts)}"] if start else []
-        interval = start.get("gain_interval")
-        if isinstance(interval, tuple):
+        share, interval = start.get("gain"), start.get("gain_interval")
+        if isinstance(share, float) and isinstance(interval, tuple):
             low, high = map(percent, interval)
             told.append(
-                f"gain         between {low} and {high} of its step in four of five jobs: the times are estimates"
+                f"gain         {percent(share)} by the fastest plan found, between {low} and {high} in four of five "
+                "jobs: the times are estimates"
             )
         return [*told, f"moved        {self._moved.text()}"]
 
