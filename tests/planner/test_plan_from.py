@@ -128,7 +128,8 @@ def test_the_same_plan_comes_back_when_nothing_changed(profile: Profile) -> None
     answer = again(problem, old)
     assert (answer.plan.stages, answer.plan.orders, answer.plan.schedule) == (old.stages, old.orders, old.schedule)
     assert answer.plan.prediction == old.prediction
-    assert start(answer) == {
+    found = start(answer)
+    assert {key: found[key] for key in ("used", "why_not", "step_time_ns", "moved")} == {
         "used": "plan",
         "why_not": "",
         "step_time_ns": old.prediction.step_time_ns,
