@@ -84,9 +84,11 @@ def _jobs(trainer: str, suffix: str) -> Fuzzed:
     """Return the reader of a trainer's configurations, as far as the job that they come to."""
 
     def read(path: Path) -> object:
-        return todays_job(read_entries(path, trainer), trainer, described("llama"), 8, path.parent)
+        return todays_job(read_entries(path, trainer), trainer, described("llama"), NUM_DEVICES, path.parent)
 
-    files = sorted((DATA / "jobs").glob(f"{JOB_NAMES[trainer]}_*{suffix}"))
+    rows = json.loads((DATA / "jobs" / "expected.json").read_text()).items()
+    of_trainer = [name for name, row in rows if row["trainer"] == trainer and row["world"] == NUM_DEVICES]
+    files = [DATA / "jobs" / name for name in of_trainer if name.endswith(suffix)]
     return Fuzzed(read, suffix, tuple(path.read_text() for path in files))
 
 
@@ -107,7 +109,8 @@ def _journal_text() -> str:
 
 
 JOBS = {"deepspeed": ".json", "torchtitan": ".toml", "megatron": ".txt", "megatron-bridge": ".yaml"}
-JOB_NAMES = {"deepspeed": "ds", "torchtitan": "titan", "megatron": "megatron", "megatron-bridge": "bridge"}
+NUM_DEVICES = 8
+"""Of the jobs: those that are made into mutants run on as many."""
 HEADING = {"model": "m", "repeats": 3}
 ITEMS = {"marks": [1.5, 2], "round/0": [[1, 2], [3.25], None], "links": {"p2p": [[1024, 8000]]}}
 ACESO = "".join(f"== {name}\n{text}\n" for name, text in files().items())
