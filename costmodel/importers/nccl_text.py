@@ -18,7 +18,9 @@ _NAMED = re.compile(r"#\s*Collective test (?:starting|concluded):\s*(\w+?)_perf(
 _RANK = re.compile(r"#\s*Rank\s+(\d{1,9})\s+(?:Group\s+(\d{1,9})\s+)?.*?\bdevice\s+\d+\s+\[[^\]]{0,99}\]\s*(.*)")
 _COLUMNS = re.compile(r"#\s*(size\s+count\s+type\s.*)")
 _FOOTER = re.compile(r"#\s*Out of bounds values\s*:\s*(\d{1,18})\s+(OK|FAILED)")
-_ROW = re.compile(r"(?<![\w.])(\d{1,18}\s+\d{1,18}\s+[a-z]\w*\s+\S+\s+(?:-?[\d.]|N/A).*)")
+MOST_DIGITS = 18
+"""Of a size in bytes."""
+_ROW = re.compile(r"(?<![\w.])(\d+\s+\d+\s+[a-z]\w*\s+\S+\s+(?:-?[\d.]|N/A).*)")
 
 
 @dataclass
@@ -115,6 +117,8 @@ def _row(cells: list[str], columns: list[str], place: str) -> NcclRow:
             f"{place}: the row {' '.join(cells)[:60]!r} has {len(cells)} cells, and the columns are {num_cells}; was "
             "it cut off, or do several outputs share the line?"
         )
+    if len(cells[0]) > MOST_DIGITS:
+        raise InvalidInput(f"{place}: a row of {cells[0][:MOST_DIGITS]}... bytes, which is beyond any transfer")
     named = {name: cells[i] for i, name in enumerate(columns[: times[0]])}
     parts = tuple(part for i in times if (part := _part(cells[i : i + 4], columns[i : i + 4], place)))
     if not parts:

@@ -1,6 +1,7 @@
 """What was measured elsewhere: read exactly, refused with the place, and nothing private kept."""
 
 import json
+import os
 
 import pytest
 
@@ -11,7 +12,7 @@ from costmodel.importers.nccl_tests import read_nccl_tests
 from costmodel.importers.topology import read_topology
 from costmodel.machines.cluster import read_cluster
 from costmodel.machines.links import read_links
-from costmodel.model.profile import read_profile
+from costmodel.model.profile import read_profile, write_profile
 from planner.commands import main
 from tests.support.fuzzed_readers import HEADER, LAYERS, NCCL_JSON, NCCL_TEXT
 
@@ -165,6 +166,39 @@ def test_slurms_lists_of_names_are_expanded():
 def test_another_topology_is_refused(tmp_path, text, message):
     with pytest.raises(InvalidInput, match=message):
         read_topology(written(tmp_path, text, "file"))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["layers", "PIPE"],
+        ["nccl-tests", "PIPE"],
+        ["topology", "PIPE"],
+        ["kineto", "PIPE"],
+        ["torch-csv", "PIPE", "--profile", "profile.json"],
+        ["job", "PIPE", "--trainer", "deepspeed", "--model", "profile.json"],
+        ["job", "PIPE", "--trainer", "torchtitan", "--model", "profile.json"],
+        ["job", "PIPE", "--trainer", "megatron", "--model", "profile.json"],
+    ],
+)
+def test_an_import_reads_no_pipe_and_leaves_no_file(tmp_path, monkeypatch, capsys, words):
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("PIPE")
+    write_profile("profile.json", read_layers(written(tmp_path, LAYERS)))
+    before = set(tmp_path.iterdir())
+    assert main(["import", *words, "-o", "out.json", "--json"]) == 3
+    assert "is no regular file" in json.loads(capsys.readouterr().out)["error"]
+    assert set(tmp_path.iterdir()) == before
+
+
+def test_what_the_readers_of_a_cluster_refuse_is_not_written(tmp_path, capsys):
+    text = "SwitchName=a Nodes=n[1-2]\nSwitchName=b Nodes=n[3-4]\nSwitchName=c Nodes=n[5-6]\n"
+    text += "SwitchName=m Switches=a,b,c\nSwitchName=top Switches=m\n"
+    source = written(tmp_path, text, "topology.conf")
+    words = ["import", "topology", str(source), "-o", str(tmp_path / "out.toml"), "--devices-per-host", "1000000"]
+    assert main(words) == 3
+    assert "nothing is written" in capsys.readouterr().err
+    assert not (tmp_path / "out.toml").exists()
 
 
 def test_doctor_says_versions_places_and_what_can_be_profiled(capsys):

@@ -72,7 +72,7 @@ def test_a_published_recipe_is_priced_as_a_job_as_it_is_by_pins(recipe, tmp_path
         target="any",
         memory_limit_bytes=None,
         pins=as_pins(job),
-        effort=Effort(60.0, 0.0),
+        effort=Effort(0.0),
     )
     roomy = replace(pinned, cluster=with_room(pinned))
     assert make_plan(roomy).plan.prediction.step_time_ns == job.prediction.step_time_ns

@@ -27,12 +27,15 @@ from costmodel.importers.nccl_tests import read_nccl_tests
 from costmodel.importers.topology import read_topology
 from costmodel.profiling.journal import Journal
 from planner.checker import check_plan
+from planner.export.job_configs.entries import read_entries
+from planner.export.job_configs.today import todays_job
 from planner.measured.runs import read_runs
 from planner.plan import read_plan
 from planner.question.pins import read_pins
 from simulator.torch_csv import read_torch_csv
 from tests.roads.test_aceso import files
-from tests.support.repository import GOLDEN
+from tests.support.described_models import described
+from tests.support.repository import DATA, GOLDEN
 from tests.support.schema_corpus import READERS
 
 
@@ -77,6 +80,18 @@ def _tar(listed: bytes) -> bytes:
     return out.getvalue()
 
 
+def _jobs(trainer: str, suffix: str) -> Fuzzed:
+    """Return the reader of a trainer's configurations, as far as the job that they come to."""
+
+    def read(path: Path) -> object:
+        return todays_job(read_entries(path, trainer), trainer, described("llama"), NUM_DEVICES, path.parent)
+
+    rows = json.loads((DATA / "jobs" / "expected.json").read_text()).items()
+    of_trainer = [name for name, row in rows if row["trainer"] == trainer and row["world"] == NUM_DEVICES]
+    files = [DATA / "jobs" / name for name in of_trainer if name.endswith(suffix)]
+    return Fuzzed(read, suffix, tuple(path.read_text() for path in files))
+
+
 def _journal(path: Path) -> object:
     """Resume a journal; every item must be one that was written."""
     items = Journal(path, HEADING, resume=False).items
@@ -93,6 +108,9 @@ def _journal_text() -> str:
         return path.read_text()
 
 
+JOBS = {"deepspeed": ".json", "torchtitan": ".toml", "megatron": ".txt", "megatron-bridge": ".yaml"}
+NUM_DEVICES = 8
+"""Of the jobs: those that are made into mutants run on as many."""
 HEADING = {"model": "m", "repeats": 3}
 ITEMS = {"marks": [1.5, 2], "round/0": [[1, 2], [3.25], None], "links": {"p2p": [[1024, 8000]]}}
 ACESO = "".join(f"== {name}\n{text}\n" for name, text in files().items())
@@ -174,6 +192,7 @@ NCCL_JSON = {
 }
 NVIDIA = "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tNV4\t0-31\nGPU1\tNV4\t X \t0-31\n\nLegend:\n  X    = Self\n"
 SLURM = "SwitchName=s0 Nodes=n[0-3]\nSwitchName=s1 Nodes=n[4-7] # second\nSwitchName=top Switches=s[0-1]\n"
+SLURM_YAML = (DATA / "imports" / "slurm_several.yaml").read_text()
 NEEDED = {"deepseek_v2": {"num_experts_per_tok": 6}}
 """Keys that have no default."""
 CONFIGS = tuple(
@@ -218,7 +237,10 @@ def fuzzed(instances: Path | None = None) -> Mapping[str, Fuzzed]:
         "nccl-tests": Fuzzed(
             lambda path: read_nccl_tests([path]), ".txt", (NCCL_TEXT, json.dumps(NCCL_JSON, indent=1))
         ),
-        "topology": Fuzzed(read_topology, ".txt", (NVIDIA, SLURM)),
+        "topology": Fuzzed(
+            read_topology, ".txt", (NVIDIA, SLURM, (DATA / "imports" / "slurm_several.yaml").read_text())
+        ),
+        **{f"job of {trainer}": _jobs(trainer, suffix) for trainer, suffix in JOBS.items()},
         "config": Fuzzed(_described, ".json", CONFIGS),
         "kineto": Fuzzed(read_trace, ".json", (json.dumps(TRACE, indent=1),)),
         "pipedream": Fuzzed(read_pipedream, ".txt", (PIPEDREAM,)),

@@ -20,6 +20,7 @@ from planner.export.job_configs.interpreted import (
     world_size,
 )
 from planner.export.job_configs.layer_rows import balanced_bounds, uniform_bounds
+from planner.question.effort import check_reach
 
 HOST = ("cpu", "nvme")
 
@@ -35,6 +36,7 @@ def deepspeed_job(facts: Facts, graph: OperatorGraph, given_world: int) -> Today
     places, tensor, context = (facts.count(name, 1, 1) for name in ("stages", "tensor", "context"))
     inside = places * tensor * context
     size, accumulation, data = _batch(facts, world_size(facts, given_world), inside)
+    check_reach(inside * data, size * accumulation * data, size)
     zero = facts.count("zero", 0)
     if zero > 3:
         facts.fail("zero", "ZeRO has the stages 0 to 3")

@@ -83,8 +83,9 @@ class Facts:
         entry = self.entry(fact)
         if entry is None:
             return default
-        if not isinstance(entry.value, str) or (known and entry.value not in (names := tuple(known))):
-            _fail(entry, f"allowed are {', '.join(names)}" if known else "a word is needed")
+        names = tuple(known)
+        if not isinstance(entry.value, str) or (names and entry.value not in names):
+            _fail(entry, f"allowed are {', '.join(names)}" if names else "a word is needed")
         return str(entry.value)
 
     def fail(self, fact: str, why: str) -> None:

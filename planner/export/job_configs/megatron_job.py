@@ -20,6 +20,7 @@ from planner.export.job_configs.interpreted import (
 from planner.export.job_configs.layer_rows import megatron_counts, with_ends
 from planner.export.read_layout import read_rows
 from planner.graph.layout import Rows, layout_text, parse_layout
+from planner.question.effort import check_reach
 
 LETTERS = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
 """What Bridge's lists call what a stage holds."""
@@ -41,6 +42,7 @@ def megatron_job(facts: Facts, graph: OperatorGraph, given_world: int) -> Todays
         raise InvalidInput("the job does not say its micro-batch size, which Megatron needs")
     size = facts.count("microbatch_size", 1, 1)
     batch = facts.count("global_batch", size * data, 1)
+    check_reach(places * tensor * context * data, batch, size)
     config = StageConfig(
         data=data,
         tensor=tensor,
@@ -55,6 +57,10 @@ def megatron_job(facts: Facts, graph: OperatorGraph, given_world: int) -> Todays
     if batch % (size * data):
         facts.fail("global_batch", f"it is no multiple of {size} x {data} replicas")
     given = read_rows(rows, layout_text(rows), graph, places, config, batch // (size * data))
+    if given.orders:
+        why = f"{len(rows) - len(given.stages)} of its stages hold nothing and are none of the plan's"
+        said = next(filter(facts.said, ("layout", "first_layers", "last_layers")))
+        facts.ignored.append((facts.values[said].key, why))
     if facts.count("group_size", places) != places:
         facts.leave("group_size", "virtual stages take turns after as many micro-batches as there are places")
     return TodaysJob(

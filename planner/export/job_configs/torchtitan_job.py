@@ -23,6 +23,7 @@ from planner.export.job_configs.interpreted import (
 from planner.export.job_configs.layer_rows import torchtitan_counts, with_ends
 from planner.export.read_layout import stages_of_rows
 from planner.graph.model_parts import model_part_names
+from planner.question.effort import check_reach
 from simulator.schedules.kind import Orders
 from simulator.torch_csv import read_torch_csv
 
@@ -70,6 +71,7 @@ def torchtitan_job(facts: Facts, graph: OperatorGraph, given_world: int, folder:
         offload="parameters" if facts.flag("cpu_offload") else "none",
     )
     size, batch = _batch(facts, data, places)
+    check_reach(world, batch, size)
     schedule, stages, home, orders = _pipeline(facts, graph, places, folder)
     return TodaysJob(
         "torchtitan",
@@ -162,6 +164,8 @@ def _stages(facts: Facts, graph: OperatorGraph, places: int, each: int, num_orde
     if facts.said("split_points"):
         return _split(facts, graph)
     less = (facts.count("first_less", 1), facts.count("last_less", 1))
+    if max(less) > num_layers:
+        facts.fail("first_less" if less[0] > num_layers else "last_less", f"there are {num_layers} layers")
     count = num_ordered or places * each
     if facts.said("layers_per_stage"):
         per_stage = facts.count("layers_per_stage", 1, 1)

@@ -173,10 +173,11 @@ class PlanAnswer:
         found = self.plan.extra.get("from", {})
         start, best_ns = dict(found) if isinstance(found, dict) else {}, self.plan.search.best_step_time_ns
         old_ns = start.get("step_time_ns")
+        told = {**start, "best_step_time_ns": best_ns, "gain": None, "gain_interval": None}
         if not isinstance(old_ns, int) or not best_ns or not old_ns:
-            return start
+            return told if start else {}
         known = gain(old_ns, best_ns, self.problem.step_error)
-        return {**start, "best_step_time_ns": best_ns, "gain": known.share, "gain_interval": known.interval}
+        return {**told, "gain": known.share, "gain_interval": known.interval}
 
     def _since(self) -> list[str]:
         """Say what the old plan takes here, or why it cannot be used, and what moved."""
@@ -193,11 +194,12 @@ class PlanAnswer:
             used = "its cut was a start" if start.get("used") == "cut" else "nothing of it was used"
             parts.append(f"cannot be used as it stands: {why_not}; {used}")
         told = [f"from         {' '.join(parts)}"] if start else []
-        interval = start.get("gain_interval")
-        if isinstance(interval, tuple):
+        share, interval = start.get("gain"), start.get("gain_interval")
+        if isinstance(share, float) and isinstance(interval, tuple):
             low, high = map(percent, interval)
             told.append(
-                f"gain         between {low} and {high} of its step in four of five jobs: the times are estimates"
+                f"gain         {percent(share)} by the fastest plan found, between {low} and {high} in four of five "
+                "jobs: the times are estimates"
             )
         return [*told, f"moved        {self._moved.text()}"]
 
