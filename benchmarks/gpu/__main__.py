@@ -26,7 +26,7 @@ from typing import Any
 import torch
 
 from benchmarks.gpu import analytic, execution, memory, parts, profiles, whole
-from benchmarks.gpu.prepared import SUBJECTS, Row, Setting
+from benchmarks.gpu.setting import SUBJECTS, Row, Setting
 from costmodel.capture.heap import keep_freed_memory
 from costmodel.files import write_text
 from costmodel.profiling.device import describe_device
@@ -44,7 +44,7 @@ QUESTIONS = {
 def ask(
     name: str,
     question: ModuleType,
-    prepared: Setting,
+    setting: Setting,
     save: Callable[[dict[str, Any]], None] = lambda _: None,
     before: Mapping[str, Any] | None = None,
     end: float = math.inf,
@@ -60,7 +60,7 @@ def ask(
     done: list[int] = list(known.get("done", ()))
     errors: list[str] = []
     complete, number = False, -1
-    measures = iter(question.rows(prepared))
+    measures = iter(question.rows(setting))
     while time.perf_counter() < end:
         began, number = time.perf_counter(), number + 1
         try:
@@ -80,7 +80,7 @@ def ask(
             rows.append(row)
         done.append(number)
         print(f"        {time.perf_counter() - began:.1f} s", flush=True)
-        prepared.free()
+        setting.free()
         save({"rows": [*rows], "done": [*done], "errors": errors, "complete": False})
     verdicts = [] if not rows else question.verdicts(rows)
     for sentence, kept in verdicts:
@@ -92,15 +92,15 @@ def ask(
     return {**found_all, "complete": complete and not errors, "seconds": seconds}
 
 
-def circumstances(prepared: Setting, argv: Sequence[str]) -> dict[str, Any]:
+def circumstances(setting: Setting, argv: Sequence[str]) -> dict[str, Any]:
     """Return what the figures depend on: device, driver, versions, date, command and load."""
-    device = describe_device(prepared.device)
+    device = describe_device(setting.device)
     return {
         "command": shlex.join(["python", "-m", "benchmarks.gpu", *argv]),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "device": device.name,
         "memory_bytes": device.memory_bytes,
-        "driver": _driver() if prepared.full else "",
+        "driver": _driver() if setting.full else "",
         "torch": torch.__version__,
         "cuda": torch.version.cuda or "",
         "python": sys.version.split()[0],
@@ -137,17 +137,17 @@ def main(argv: Sequence[str] | None = None) -> None:
         parser.error("torch finds no CUDA device here; --device cpu runs the small models")
     torch.set_num_threads(1)
     keep_freed_memory()
-    prepared = Setting(torch.device(args.device), args.output, args.repeats, tuple(models))
+    setting = Setting(torch.device(args.device), args.output, args.repeats, tuple(models))
     args.output.mkdir(parents=True, exist_ok=True)
     end = time.perf_counter() + 60 * args.minutes
     for name in chosen or QUESTIONS:
-        path, now = args.output / f"gpu-{name}.json", circumstances(prepared, words)
+        path, now = args.output / f"gpu-{name}.json", circumstances(setting, words)
         before = _before(path, now)
         if before.get("complete"):
             print(f"\n{name}: complete in {path}, which the same command leaves; remove it to measure anew")
             continue
         save = partial(_save, path, now)
-        save(ask(name, QUESTIONS[name], prepared, save, before, end))
+        save(ask(name, QUESTIONS[name], setting, save, before, end))
 
 
 def _before(path: Path, now: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -8,7 +8,7 @@ each kind of work are compared. On a CPU, which the catalogue does not have, the
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from benchmarks.gpu.prepared import SUBJECTS, Row, Setting, Verdict, percent
+from benchmarks.gpu.setting import SUBJECTS, Row, Setting, Verdict, percent
 from costmodel.architectures.describe import describe_config
 from costmodel.architectures.table import find
 from costmodel.architectures.whitelist import Default
@@ -38,11 +38,11 @@ Times = dict[str, tuple[float, float]]
 """Kind of work -> forward and backward in ns."""
 
 
-def rows(prepared: Setting) -> Iterator[Callable[[], list[Row]]]:
+def rows(setting: Setting) -> Iterator[Callable[[], list[Row]]]:
     """Yield what compares each micro-batch size."""
-    if not prepared.chosen(MODELS):
+    if not setting.chosen(MODELS):
         return
-    profile = prepared.profile(SUBJECTS["llama3"])
+    profile = setting.profile(SUBJECTS["llama3"])
     for place in range(len(profile.microbatch_sizes)):
         yield lambda place=place: _rows(profile, place)  # type: ignore[misc]
 

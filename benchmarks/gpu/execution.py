@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu.prepared import SUBJECTS, UNTIMED, Row, Setting, Verdict
+from benchmarks.gpu.setting import SUBJECTS, UNTIMED, Row, Setting, Verdict
 from costmodel.capture.batches import TrainingModel, split_batch
 from costmodel.capture.capture import Capture, capture
 from costmodel.capture.models import load_model
@@ -35,25 +35,25 @@ SECONDS = 240.0
 """After which the four ranks are given up."""
 
 
-def rows(prepared: Setting) -> Iterator[Callable[[], Row]]:
+def rows(setting: Setting) -> Iterator[Callable[[], Row]]:
     """Yield what measures one stage, then four ranks."""
-    for subject in prepared.chosen(MODELS):
-        yield lambda name=subject.name: one_stage(prepared, name)  # type: ignore[misc]
-    if prepared.chosen(("mmt",)):
-        yield lambda: four_ranks(prepared)
+    for subject in setting.chosen(MODELS):
+        yield lambda name=subject.name: one_stage(setting, name)  # type: ignore[misc]
+    if setting.chosen(("mmt",)):
+        yield lambda: four_ranks(setting)
 
 
-def one_stage(prepared: Setting, name: str) -> Row:
+def one_stage(setting: Setting, name: str) -> Row:
     """Step through the executor and plainly, in turn."""
-    prepared.free()
-    size = SUBJECTS[name].sizes[0] if prepared.full else 1
-    model = prepared.load(SUBJECTS[name], size * NUM_MICROBATCHES)
+    setting.free()
+    size = SUBJECTS[name].sizes[0] if setting.full else 1
+    model = setting.load(SUBJECTS[name], size * NUM_MICROBATCHES)
     captured = capture(model, size)
-    plan = on_device(prepared, plan_by_hand(captured, [captured.operators], num_microbatches=NUM_MICROBATCHES,
+    plan = on_device(setting, plan_by_hand(captured, [captured.operators], num_microbatches=NUM_MICROBATCHES,
                                            microbatch_size=size))  # fmt: skip
-    with Pipeline(plan, captured, device=prepared.device) as pipeline:
+    with Pipeline(plan, captured, device=setting.device) as pipeline:
         sides: tuple[Callable[[], object], ...] = (pipeline.step, lambda: _plain_step(model))
-        times = _in_turn(prepared, sides)
+        times = _in_turn(setting, sides)
     ratios = [ours / plain for ours, plain in times]
     return {
         "what": f"one stage, {name}",
@@ -77,36 +77,36 @@ def _plain_step(model: TrainingModel) -> None:
     sum(map(float, losses))
 
 
-def _in_turn(prepared: Setting, sides: tuple[Callable[[], object], ...]) -> list[tuple[int, int]]:
+def _in_turn(setting: Setting, sides: tuple[Callable[[], object], ...]) -> list[tuple[int, int]]:
     """Time both sides round by round, who goes first changing."""
     found: list[tuple[int, int]] = []
-    for index in range(-UNTIMED, prepared.repeats):
+    for index in range(-UNTIMED, setting.repeats):
         elapsed = [0, 0]
         for side in (0, 1) if index % 2 else (1, 0):
-            prepared.wait()
+            setting.wait()
             start = time.perf_counter_ns()
             sides[side]()
-            prepared.wait()
+            setting.wait()
             elapsed[side] = time.perf_counter_ns() - start
         if index >= 0:
             found.append((elapsed[0], elapsed[1]))
     return found
 
 
-def on_device(prepared: Setting, plan: Plan) -> Plan:
+def on_device(setting: Setting, plan: Plan) -> Plan:
     """Return a plan made by hand for as many devices of the kind at hand."""
-    found = describe_device(prepared.device)
+    found = describe_device(setting.device)
     kind = DeviceType(found.name, found.memory_bytes, found.type, found.catalogue)
     hosts = (Host(kind.name, len(plan.orders)),)
     return replace(plan, cluster=Cluster((kind,), hosts, (LinkGroup("local", 0, 1.0, 20000),)))
 
 
-def four_ranks(prepared: Setting, seconds: float = SECONDS) -> Row:
+def four_ranks(setting: Setting, seconds: float = SECONDS) -> Row:
     """Run the branches on four ranks that share the device."""
-    folder = prepared.folder
+    folder = setting.folder
     folder.mkdir(parents=True, exist_ok=True)
-    spec, plan, timeline = prepared.spec(SUBJECTS["mmt"]), folder / "four-ranks.plan.json", folder / "four-ranks.json"
-    write_plan(plan, on_device(prepared, branches_plan(capture(load_model(spec, 2), 2))))
+    spec, plan, timeline = setting.spec(SUBJECTS["mmt"]), folder / "four-ranks.plan.json", folder / "four-ranks.json"
+    write_plan(plan, on_device(setting, branches_plan(capture(load_model(spec, 2), 2))))
     words = [str(plan), "--model", spec, "--steps", "4", "--check", "--json", "--timeline", str(timeline)]
     answer, _ = run_ranks(4, "executor", words, seconds)
     return {

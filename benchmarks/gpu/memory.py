@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
-from benchmarks.gpu.prepared import SUBJECTS, Row, Setting, Verdict, percent, within
+from benchmarks.gpu.setting import SUBJECTS, Row, Setting, Verdict, percent, within
 from costmodel.capture.capture import capture
 from executor.communication.packing import empty_message, pack
 from executor.communication.transport import Pending, Transport
@@ -33,31 +33,31 @@ CASES = {
 """Name -> what the plan fixes, and its schedule."""
 
 
-def rows(prepared: Setting) -> Iterator[Callable[[], Row]]:
+def rows(setting: Setting) -> Iterator[Callable[[], Row]]:
     """Yield what measures each case on the first and the last rank."""
-    if not prepared.chosen(MODELS):
+    if not setting.chosen(MODELS):
         return
     for case in CASES:
         for rank in (0, NUM_STAGES - 1):
-            yield lambda case=case, rank=rank: _row(prepared, case, rank)  # type: ignore[misc]
+            yield lambda case=case, rank=rank: _row(setting, case, rank)  # type: ignore[misc]
 
 
-def _row(prepared: Setting, case: str, rank: int) -> Row:
-    plan = planned(prepared, case)
-    prepared.free()
-    model = prepared.load(SUBJECTS["llama3"], plan.batch.global_size)
+def _row(setting: Setting, case: str, rank: int) -> Row:
+    plan = planned(setting, case)
+    setting.free()
+    model = setting.load(SUBJECTS["llama3"], plan.batch.global_size)
     captured = capture(model, plan.batch.microbatch_size)
-    worker = Worker(RankContext(plan, captured, rank, prepared.device))
-    return {"case": case, "rank": rank, "actions": len(worker.context.order), **held(prepared, worker)}
+    worker = Worker(RankContext(plan, captured, rank, setting.device))
+    return {"case": case, "rank": rank, "actions": len(worker.context.order), **held(setting, worker)}
 
 
-def held(prepared: Setting, worker: Worker) -> Row:
+def held(setting: Setting, worker: Worker) -> Row:
     """Run a rank's order alone and hold what it takes at its highest against its plan."""
     names = {name for stage in worker.stages.values() for name in stage.part.parameters}
     own = sum(worker.capture.parameter(name).nbytes for name in names)
-    with prepared.growth() as growth:
+    with setting.growth() as growth:
         run_alone(worker)
-        prepared.wait()
+        setting.wait()
         measured = growth() + own
     prediction, rank = worker.context.plan.prediction, worker.context.rank
     point, upper = prediction.peak_memory_bytes[rank], prediction.peak_memory_upper_bytes[rank]
@@ -70,9 +70,9 @@ def held(prepared: Setting, worker: Worker) -> Row:
     }
 
 
-def planned(prepared: Setting, case: str) -> Plan:
+def planned(setting: Setting, case: str) -> Plan:
     """Return the plan of a case, from the profile at its smallest micro-batch."""
-    profile = prepared.profile(SUBJECTS["llama3"])
+    profile = setting.profile(SUBJECTS["llama3"])
     choices, schedule = CASES[case]
     size = profile.microbatch_sizes[0]
     batch = size * NUM_MICROBATCHES

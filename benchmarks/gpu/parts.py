@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from statistics import median
 from typing import Any
 
-from benchmarks.gpu.prepared import UNTIMED, Row, Setting, Subject, Verdict, percent, within
+from benchmarks.gpu.setting import UNTIMED, Row, Setting, Subject, Verdict, percent, within
 from benchmarks.profiler.checks import SMALLEST_SHARE, part_of, random_stages, run_part
 from costmodel.capture.batches import TrainingModel
 from costmodel.capture.capture import capture
@@ -20,33 +20,33 @@ MODELS = ("mmt", "llama3", "unet3d")
 NUM_CUTS = 5
 
 
-def rows(prepared: Setting) -> Iterator[Callable[[], list[Row]]]:
+def rows(setting: Setting) -> Iterator[Callable[[], list[Row]]]:
     """Yield what measures each model's parts."""
-    for subject in prepared.chosen(MODELS):
-        yield lambda subject=subject: _rows(prepared, subject)  # type: ignore[misc]
+    for subject in setting.chosen(MODELS):
+        yield lambda subject=subject: _rows(setting, subject)  # type: ignore[misc]
 
 
-def _rows(prepared: Setting, subject: Subject) -> list[Row]:
-    profile = prepared.profile(subject)
+def _rows(setting: Setting, subject: Subject) -> list[Row]:
+    profile = setting.profile(subject)
     place = len(profile.microbatch_sizes) // 2
-    prepared.free()
-    model = prepared.load(subject, profile.microbatch_sizes[place])
+    setting.free()
+    model = setting.load(subject, profile.microbatch_sizes[place])
     captured = capture(model, model.batch)
     known: dict[str, Any] = dict(captured.bind(model))
     found: list[Row] = []
     for index, names in enumerate(random_stages(captured.operators, NUM_CUTS, seed=0)):
         part = part_of(captured, names)
-        measured = _alone(prepared, part, known, model)
+        measured = _alone(setting, part, known, model)
         found.append({"model": subject.name, "part": index, **_errors(profile, place, part, names, measured)})
         model.module.zero_grad(set_to_none=True)
     return found
 
 
-def _alone(prepared: Setting, part: Part, known: dict[str, Any], model: TrainingModel) -> tuple[float, float]:
+def _alone(setting: Setting, part: Part, known: dict[str, Any], model: TrainingModel) -> tuple[float, float]:
     """Run a part in a loop; return the medians of forward and backward in ns, and leave what it sends in `known`."""
     spans = []
-    for _ in range(UNTIMED + prepared.repeats):
-        results, *span = run_part(part, known, model, prepared.clock)
+    for _ in range(UNTIMED + setting.repeats):
+        results, *span = run_part(part, known, model, setting.clock)
         spans.append(span)
     known.update({n: v.detach().requires_grad_(v.requires_grad) for n, v in results.items() if n in part.sends})
     return median(f for f, _ in spans[UNTIMED:]), median(b for _, b in spans[UNTIMED:])

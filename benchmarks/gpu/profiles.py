@@ -7,22 +7,22 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from benchmarks.gpu.prepared import SUBJECTS, Row, Setting, Subject, Verdict
+from benchmarks.gpu.setting import SUBJECTS, Row, Setting, Subject, Verdict
 from costmodel.model.profile import Profile
 
 MODELS = tuple(SUBJECTS)
 
 
-def rows(prepared: Setting) -> Iterator[Callable[[], Row]]:
+def rows(setting: Setting) -> Iterator[Callable[[], Row]]:
     """Yield what measures each row."""
-    for subject in prepared.chosen(MODELS):
-        yield lambda subject=subject: _row(prepared, subject)  # type: ignore[misc]
+    for subject in setting.chosen(MODELS):
+        yield lambda subject=subject: _row(setting, subject)  # type: ignore[misc]
 
 
-def _row(prepared: Setting, subject: Subject) -> Row:
-    prepared.profile_path(subject).unlink(missing_ok=True)
+def _row(setting: Setting, subject: Subject) -> Row:
+    setting.profile_path(subject).unlink(missing_ok=True)
     start = time.perf_counter()
-    found = prepared.profile(subject)
+    found = setting.profile(subject)
     return {"model": subject.name, "seconds": round(time.perf_counter() - start, 1), **described(found)}
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from benchmarks.gpu.prepared import UNTIMED, Row, Setting, Subject, Verdict, eager_step, percent, within
+from benchmarks.gpu.setting import UNTIMED, Row, Setting, Subject, Verdict, eager_step, percent, within
 from costmodel.capture.batches import TrainingModel
 from costmodel.capture.capture import capture
 from costmodel.profiling.measure.memory import saved_bytes
@@ -24,25 +24,25 @@ HELD_CYCLES = 200_000_000
 """What the device does nothing for, about a tenth of a second."""
 
 
-def rows(prepared: Setting) -> Iterator[Callable[[], Row]]:
+def rows(setting: Setting) -> Iterator[Callable[[], Row]]:
     """Yield what measures each row: every model at each of its sizes."""
-    for subject in prepared.chosen(MODELS):
-        sizes = prepared.profile(subject).microbatch_sizes
+    for subject in setting.chosen(MODELS):
+        sizes = setting.profile(subject).microbatch_sizes
         for index in range(len(sizes)):
-            yield lambda subject=subject, index=index: _row(prepared, subject, index)  # type: ignore[misc]
+            yield lambda subject=subject, index=index: _row(setting, subject, index)  # type: ignore[misc]
 
 
-def _row(prepared: Setting, subject: Subject, index: int) -> Row:
-    profile = prepared.profile(subject)
+def _row(setting: Setting, subject: Subject, index: int) -> Row:
+    profile = setting.profile(subject)
     size, unscaled = profile.microbatch_sizes[index], _numbers(profile.extra["unscaled"])
-    prepared.free()
-    before = prepared.allocated_bytes()
-    model = prepared.load(subject, size)
-    wall_ns = prepared.step_ns(lambda: eager_step(model))
-    device_ns = _device_ns(prepared, model)
+    setting.free()
+    before = setting.allocated_bytes()
+    model = setting.load(subject, size)
+    wall_ns = setting.step_ns(lambda: eager_step(model))
+    device_ns = _device_ns(setting, model)
     state = _state_bytes(model)
-    held = prepared.allocated_bytes() - before if prepared.full else state
-    with prepared.growth() as growth:
+    held = setting.allocated_bytes() - before if setting.full else state
+    with setting.growth() as growth:
         eager_step(model)
         peak_bytes = held + growth()
     workspace: Any = profile.extra.get("workspace_bytes", [0] * len(profile.microbatch_sizes))
@@ -55,9 +55,9 @@ def _row(prepared: Setting, subject: Subject, index: int) -> Row:
         "wall_ms": round(wall_ns / 1e6, 3),
         "kernel_ms": round(unscaled["kernel_ns"][index] / 1e6, 3) if "kernel_ns" in unscaled else None,
         "sum_%": percent(unscaled["sum_ns"][index] / device_ns),
-        "held_%": percent(_held_ns(prepared, model) / device_ns) if last else None,
+        "held_%": percent(_held_ns(setting, model) / device_ns) if last else None,
         "peak_mib": round(peak_bytes / 2**20, 1),
-        "memory_%": percent((needed + workspace[index]) / peak_bytes) if prepared.full else None,
+        "memory_%": percent((needed + workspace[index]) / peak_bytes) if setting.full else None,
         "saved_%": percent(needed / peak_bytes),
     }
 
@@ -66,10 +66,10 @@ def _numbers(value: Any) -> dict[str, list[float]]:
     return dict(value)
 
 
-def _device_ns(prepared: Setting, model: TrainingModel) -> float:
+def _device_ns(setting: Setting, model: TrainingModel) -> float:
     """Return the median time of a step between two marks of the device's stream."""
-    clock, spans = prepared.clock, []
-    for _ in range(UNTIMED + prepared.repeats):
+    clock, spans = setting.clock, []
+    for _ in range(UNTIMED + setting.repeats):
         clock.wait()
         start = clock.mark()
         eager_step(model)
@@ -79,11 +79,11 @@ def _device_ns(prepared: Setting, model: TrainingModel) -> float:
     return median(spans[UNTIMED:])
 
 
-def _held_ns(prepared: Setting, model: TrainingModel) -> float:
+def _held_ns(setting: Setting, model: TrainingModel) -> float:
     """Return the sum of the operators' times in context with the device held back until the host is ahead."""
-    walk, clock, sums = Walk(capture(model, model.batch)), prepared.clock, []
+    walk, clock, sums = Walk(capture(model, model.batch)), setting.clock, []
     for _ in range(UNTIMED + 3):
-        if prepared.full:
+        if setting.full:
             torch.cuda._sleep(HELD_CYCLES)  # type: ignore[no-untyped-call]
         found = time_in_context(walk, model, _NeverWaits(clock))
         clock.wait()

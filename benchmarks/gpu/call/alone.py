@@ -10,7 +10,7 @@ import torch
 
 from benchmarks.gpu import memory
 from benchmarks.gpu.call.errand import Errand
-from benchmarks.gpu.prepared import Row, Setting, Subject, percent
+from benchmarks.gpu.setting import Row, Setting, Subject, percent
 from costmodel.capture.capture import Capture, capture
 from costmodel.capture.clock import Clock
 from costmodel.stages.costs import at
@@ -22,31 +22,31 @@ ROUNDS = 3
 """Of which the first warms up."""
 
 
-def stages(_: Errand, prepared: Setting, subject: Subject) -> list[Row]:
+def stages(_: Errand, setting: Setting, subject: Subject) -> list[Row]:
     """Return a row for each case and rank; none for another model than the planned one."""
     if subject.name not in memory.MODELS:
         return []
-    plans = {case: memory.planned(prepared, case) for case in memory.CASES}
+    plans = {case: memory.planned(setting, case) for case in memory.CASES}
     batch = next(iter(plans.values())).batch
-    prepared.free()
-    loaded = prepared.load(subject, batch.global_size)
+    setting.free()
+    loaded = setting.load(subject, batch.global_size)
     captured = capture(loaded, batch.microbatch_size)
     found: list[Row] = []
     for case, plan in plans.items():
         for rank in range(memory.NUM_STAGES):
-            prepared.free()
+            setting.free()
             again = case == "recompute"
-            found.append({"case": case, "rank": rank, **_row(prepared, plan, captured, rank, again)})
+            found.append({"case": case, "rank": rank, **_row(setting, plan, captured, rank, again)})
             loaded.module.zero_grad(set_to_none=True)
     return found
 
 
-def _row(prepared: Setting, plan: Plan, captured: Capture, rank: int, again: bool) -> Row:
-    room = _room(prepared)
-    worker = Worker(RankContext(plan, captured, rank, prepared.device))
-    held = memory.held(prepared, worker)
-    drop = room - _room(prepared)
-    busy, kinds = _timed(prepared.clock, worker)
+def _row(setting: Setting, plan: Plan, captured: Capture, rank: int, again: bool) -> Row:
+    room = _room(setting)
+    worker = Worker(RankContext(plan, captured, rank, setting.device))
+    held = memory.held(setting, worker)
+    drop = room - _room(setting)
+    busy, kinds = _timed(setting.clock, worker)
     cost, count = plan.stages[rank].cost, plan.batch.num_microbatches
     times = {"F": cost.forward_ns, "I": cost.backward_input_ns, "W": cost.backward_weight_ns, "R": cost.recompute_ns}
     planned = {kind: count * at(ns, 0) for kind, ns in times.items()}
@@ -63,9 +63,9 @@ def _row(prepared: Setting, plan: Plan, captured: Capture, rank: int, again: boo
     }
 
 
-def _room(prepared: Setting) -> int:
+def _room(setting: Setting) -> int:
     """Return the device's free bytes as the driver counts them; 0 on a CPU."""
-    return torch.cuda.mem_get_info(prepared.device)[0] if prepared.full else 0
+    return torch.cuda.mem_get_info(setting.device)[0] if setting.full else 0
 
 
 def _timed(clock: Clock, worker: Worker) -> tuple[float, dict[str, float]]:

@@ -8,7 +8,7 @@ import torch
 from benchmarks.gpu import execution
 from benchmarks.gpu.call.errand import Errand
 from benchmarks.gpu.call.measuring import setting_for
-from benchmarks.gpu.prepared import Row
+from benchmarks.gpu.setting import Row
 from costmodel.capture.batches import move
 from costmodel.capture.capture import capture, operator_graph
 from costmodel.capture.models import load_model
@@ -41,8 +41,8 @@ def _fingerprint(spec: str, device: str) -> Row:
 
 def ranks(errand: Errand) -> None:
     """Run four ranks that share the device."""
-    prepared = replace(setting_for(errand), folder=errand.work / "files")
-    errand.ask("ranks", partial(execution.four_ranks, prepared, SECONDS[errand.device]))
+    setting = replace(setting_for(errand), folder=errand.work / "files")
+    errand.ask("ranks", partial(execution.four_ranks, setting, SECONDS[errand.device]))
 
 
 def nccl(errand: Errand) -> None:
@@ -51,11 +51,11 @@ def nccl(errand: Errand) -> None:
 
 
 def _nccl(errand: Errand) -> Row:
-    prepared, spec, on_gpu = setting_for(errand), "zoo:gpt:small", errand.device == "cuda"
+    setting, spec, on_gpu = setting_for(errand), "zoo:gpt:small", errand.device == "cuda"
     captured = capture(load_model(spec, 2), 2)
     plan = plan_by_hand(captured, in_equal_runs(captured.operators, 2), schedule="1f1b")
     path = errand.work / "files" / "two-ranks.plan.json"
-    write_plan(path, execution.on_device(prepared, plan))
+    write_plan(path, execution.on_device(setting, plan))
     timeout = "40" if on_gpu else "200"
     answer, said = execution.run_ranks(
         2,

@@ -9,7 +9,7 @@ from typing import Any
 
 from benchmarks.gpu.call.errand import Errand
 from benchmarks.gpu.call.owners import compared, marked_owners
-from benchmarks.gpu.prepared import Row, Setting, Subject, eager_step
+from benchmarks.gpu.setting import Row, Setting, Subject, eager_step
 from costmodel.capture.batches import take
 from costmodel.capture.capture import capture
 from costmodel.capture.clock import DeviceClock
@@ -23,12 +23,12 @@ _CATEGORIES = {*KERNELS, *LAUNCHES, NOTE, CALL, "fwdbwd"}
 _ARGUMENTS = {"correlation", "External id", "Sequence number", "Fwd thread id", "stream"}
 
 
-def kernels(errand: Errand, prepared: Setting, subject: Subject) -> Row:
+def kernels(errand: Errand, setting: Setting, subject: Subject) -> Row:
     """Record a plain step and one in context, keep both, and compare every kernel's owners in the second."""
-    size = (subject.sizes if errand.plan == "main" and prepared.full else (1, 2))[1]
-    loaded = prepared.load(subject, size)
+    size = (subject.sizes if errand.plan == "main" and setting.full else (1, 2))[1]
+    loaded = setting.load(subject, size)
     captured = capture(loaded, size)
-    piece, walk, clock = take(captured.model, size), Walk(captured), prepared.clock
+    piece, walk, clock = take(captured.model, size), Walk(captured), setting.clock
     if not isinstance(clock, DeviceClock):
         return {"size": size, "left_out": "a CPU writes no kernels"}
     for _ in range(WARM_UP_STEPS):

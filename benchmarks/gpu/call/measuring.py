@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 
 from benchmarks.gpu.call.errand import Errand
-from benchmarks.gpu.prepared import SMALL_SIZES, Setting, Subject
+from benchmarks.gpu.setting import SMALL_SIZES, Setting, Subject
 from costmodel.capture.heap import keep_freed_memory
 from costmodel.profiling.measure import rounds
 from costmodel.profiling.options import Options

@@ -15,31 +15,31 @@ from benchmarks.gpu.call.alone import stages
 from benchmarks.gpu.call.errand import Answer, Errand
 from benchmarks.gpu.call.kernels import kernels
 from benchmarks.gpu.call.measuring import setting_for
-from benchmarks.gpu.prepared import SUBJECTS, Row, Setting, Subject, percent
+from benchmarks.gpu.setting import SUBJECTS, Row, Setting, Subject, percent
 from costmodel.profiling import run
 from costmodel.profiling.device import describe_settings
 
 
 def ask_model(errand: Errand) -> None:
     """Ask what the plan asks of it; the profile waits for its turn by itself, once the model is captured."""
-    prepared, subject = setting_for(errand), SUBJECTS[errand.name]
+    setting, subject = setting_for(errand), SUBJECTS[errand.name]
     for number, names in enumerate(PASSES[: Agenda(errand.plan).passes()[errand.name]]):
         if number:
             errand.await_turn(number)
         for name in names.split(","):
-            errand.ask(name, partial(_QUESTIONS[name], errand, prepared, subject))
-            prepared.free()
+            errand.ask(name, partial(_QUESTIONS[name], errand, setting, subject))
+            setting.free()
         errand.tell(str(number))
 
 
-def _profile(errand: Errand, prepared: Setting, subject: Subject) -> Row:
+def _profile(errand: Errand, setting: Setting, subject: Subject) -> Row:
     """Profile: captured beside others, measured alone."""
     measured_alone = partial(_on_its_turn, errand)
     run._Session.profile = measured_alone(run._Session.profile)  # type: ignore[method-assign]
     run.profile_in_blocks = measured_alone(run.profile_in_blocks)  # type: ignore[attr-defined]
     run.load_model = partial(_drawn_on, errand.device, run.load_model)  # type: ignore[attr-defined]
     start = time.perf_counter()
-    found = prepared.profile(subject)
+    found = setting.profile(subject)
     errand.tell("ready")
     unscaled: Any = found.extra["unscaled"]
     row = {
@@ -47,7 +47,7 @@ def _profile(errand: Errand, prepared: Setting, subject: Subject) -> Row:
         **profiles.described(found),
         "optimizer_ms": round(found.whole.optimizer_ns / 1e6, 2),
         "accumulate_ms": round(found.whole.accumulate_ns / 1e6, 2),
-        "driver_after": describe_settings(prepared.device).get("driver"),
+        "driver_after": describe_settings(setting.device).get("driver"),
         "fingerprint": found.graph.fingerprint[:12],
     }
     for key in ("kernel_ns", "host_ns", "wall_ns"):
@@ -79,11 +79,11 @@ def _drawn_on(device: str, load: Callable[..., Any], *words: Any) -> Any:
     return load(*words)
 
 
-def _one_stage(_: Errand, prepared: Setting, subject: Subject) -> Row:
+def _one_stage(_: Errand, setting: Setting, subject: Subject) -> Row:
     """Hold the executor against the plain loop, and both against what the profile predicts of its micro-batches."""
-    row = dict(execution.one_stage(prepared, subject.name))
-    found = prepared.profile(subject)
-    size = subject.sizes[0] if prepared.full else 1
+    row = dict(execution.one_stage(setting, subject.name))
+    found = setting.profile(subject)
+    size = subject.sizes[0] if setting.full else 1
     if size in found.microbatch_sizes:
         step_ns = found.whole.step_ns[found.microbatch_sizes.index(size)]
         predicted = execution.NUM_MICROBATCHES * step_ns / 1e6
@@ -93,9 +93,9 @@ def _one_stage(_: Errand, prepared: Setting, subject: Subject) -> Row:
     return row
 
 
-def _rows_of(question: ModuleType, _: Errand, prepared: Setting, __: Subject) -> list[Row]:
+def _rows_of(question: ModuleType, _: Errand, setting: Setting, __: Subject) -> list[Row]:
     """Return all rows of a question of `benchmarks.gpu`; none where it leaves the model out."""
-    found = [measure() for measure in question.rows(prepared)]
+    found = [measure() for measure in question.rows(setting)]
     return [row for rows in found for row in (rows if isinstance(rows, list) else [rows])]
 
 
