@@ -10,7 +10,7 @@ import torch
 from benchmarks.gpu import analytic, memory, profiles
 from benchmarks.gpu.__main__ import QUESTIONS, ask, main
 from benchmarks.gpu.execution import branches_plan, one_stage
-from benchmarks.gpu.prepared import SUBJECTS, Setting
+from benchmarks.gpu.setting import SUBJECTS, Setting
 from costmodel.capture.capture import capture
 from costmodel.capture.models import load_model
 from costmodel.model.profile import read_profile
@@ -38,7 +38,7 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture
-def prepared(folder):
+def setting(folder):
     return Setting(torch.device("cpu"), folder, 1, ("llama3",))
 
 
@@ -53,14 +53,14 @@ def test_a_profile_is_written_compressed_with_how_long_it_took_and_on_what(folde
 
 
 @pytest.mark.parametrize("name", ["whole", "parts", "analytic"])
-def test_a_question_answers_every_row_and_judges(name, prepared):
-    found = ask(name, QUESTIONS[name], prepared)
+def test_a_question_answers_every_row_and_judges(name, setting):
+    found = ask(name, QUESTIONS[name], setting)
     assert found["errors"] == []
     assert found["rows"]
     assert found["verdicts"]
 
 
-def test_a_row_that_fails_is_reported_and_the_rest_goes_on(prepared, monkeypatch):
+def test_a_row_that_fails_is_reported_and_the_rest_goes_on(setting, monkeypatch):
     calls = iter([RuntimeError("out of memory"), {"model": "llama3", "sizes": [1, 2, 4]}])
 
     def measure(*_):
@@ -71,27 +71,27 @@ def test_a_row_that_fails_is_reported_and_the_rest_goes_on(prepared, monkeypatch
 
     monkeypatch.setattr(profiles, "_row", measure)
     monkeypatch.setattr(Setting, "chosen", lambda *_: [SUBJECTS["llama3"]] * 2)
-    found = ask("profiles", profiles, prepared)
+    found = ask("profiles", profiles, setting)
     assert (found["errors"], len(found["rows"])) == (["RuntimeError: out of memory"], 1)
 
 
-def test_the_described_stack_has_the_measured_ones_parameters_and_matrix_products(prepared):
-    measured = prepared.profile(SUBJECTS["llama3"])
+def test_the_described_stack_has_the_measured_ones_parameters_and_matrix_products(setting):
+    measured = setting.profile(SUBJECTS["llama3"])
     described = analytic.described(measured, 1)
     assert sum(p.size_bytes for p in described.parameters) == sum(p.size_bytes for p in measured.graph.parameters)
     products = sum(o.flop for o in described.operators if o.work.kind == "matmul")
     assert products == sum(o.flop for o in measured.graph.operators if analytic.kind_of_work(o) == "matmul")
 
 
-def test_an_order_alone_on_a_rank_has_all_its_computations(prepared):
-    rows = [measure() for measure in memory.rows(prepared)]
+def test_an_order_alone_on_a_rank_has_all_its_computations(setting):
+    rows = [measure() for measure in memory.rows(setting)]
     counts = {(row["case"], row["rank"]): row["actions"] for row in rows}
     assert counts == {(case, rank): 32 + 8 * (case != "1f1b") for case in memory.CASES for rank in (0, 3)}
     assert [row for row in rows if abs(row["point_%"]) > 5 or not row["below_upper"]] == []
 
 
-def test_one_stage_steps_beside_a_plain_loop(prepared):
-    assert one_stage(prepared, "llama3")["ratio"] > 0
+def test_one_stage_steps_beside_a_plain_loop(setting):
+    assert one_stage(setting, "llama3")["ratio"] > 0
 
 
 def test_the_four_ranks_hold_a_branch_each_and_the_last_has_the_head():
@@ -100,7 +100,7 @@ def test_the_four_ranks_hold_a_branch_each_and_the_last_has_the_head():
     assert plan.stages[3].operators[-1] == "loss"
 
 
-def test_a_run_that_has_ended_early_goes_on_where_it_was_and_tries_again_what_failed(prepared):
+def test_a_run_that_has_ended_early_goes_on_where_it_was_and_tries_again_what_failed(setting):
     tried, saved = [], []
 
     def rows(_):
@@ -115,11 +115,11 @@ def test_a_run_that_has_ended_early_goes_on_where_it_was_and_tries_again_what_fa
             yield measure
 
     question = SimpleNamespace(rows=rows, verdicts=lambda found: [("all", len(found) == 4)])
-    assert ask("none", question, prepared, saved.append, end=0.0)["complete"] is False
+    assert ask("none", question, setting, saved.append, end=0.0)["complete"] is False
     assert (tried, saved) == ([], [])
-    first = ask("some", question, prepared, saved.append)
+    first = ask("some", question, setting, saved.append)
     assert (first["complete"], first["done"], first["errors"]) == (False, [0, 2, 3], ["RuntimeError: once"])
-    again = ask("rest", question, prepared, saved.append, before=saved[1])
+    again = ask("rest", question, setting, saved.append, before=saved[1])
     assert tried == [0, 1, 2, 3, 1, 3]
     assert (again["complete"], sorted(row["number"] for row in again["rows"])) == (True, [0, 1, 2, 3])
 
