@@ -58,13 +58,13 @@ class _Way:
 class _Stage:
     """The nodes of a stage with one tensor degree: what it takes at least, by micro-batches in flight."""
 
-    def __init__(self, instance: VariantInstance, prepared: PiperSetting, nodes: tuple[int, ...], tensor: int) -> None:
-        self._setting, self._nodes, self.tensor = prepared, nodes, tensor
+    def __init__(self, instance: VariantInstance, setting: PiperSetting, nodes: tuple[int, ...], tensor: int) -> None:
+        self._setting, self._nodes, self.tensor = setting, nodes, tensor
         self._variants = [instance.variants[node][tensor] for node in nodes]
         self._inside, self._instance = set(nodes), instance
         self._best: dict[int, tuple[float, tuple[str, ...]] | None] = {}
         weights = math.fsum(row[0].parameter_bytes for row in self._variants)
-        self._reduce_s = 4 * weights / (prepared.num_microbatches * prepared.bandwidth)
+        self._reduce_s = 4 * weights / (setting.num_microbatches * setting.bandwidth)
         self.least_s = math.fsum(min(self._time(i, v) for v in row) for i, row in enumerate(self._variants))
 
     def _time(self, place: int, variant: Variant) -> float:
@@ -123,10 +123,10 @@ class _Stage:
 class _Search:
     """Chains of stages under a time limit for each sample."""
 
-    def __init__(self, instance: VariantInstance, prepared: PiperSetting, sets: list[int], limits: Deadline) -> None:
-        self.instance, self.prepared, self.sets, self.limits = instance, prepared, sets, limits
-        most = prepared.num_devices if prepared.data_parallel else 1
-        self.replicas = [d for d in range(1, most + 1) if prepared.num_microbatches % d == 0]
+    def __init__(self, instance: VariantInstance, setting: PiperSetting, sets: list[int], limits: Deadline) -> None:
+        self.instance, self.setting, self.sets, self.limits = instance, setting, sets, limits
+        most = setting.num_devices if setting.data_parallel else 1
+        self.replicas = [d for d in range(1, most + 1) if setting.num_microbatches % d == 0]
         self._stages: dict[int, list[_Stage]] = {}
         self._below = {mask: [s for s in sets if s != mask and not s & ~mask] for mask in sets}
 
@@ -135,8 +135,8 @@ class _Search:
         if mask not in self._stages:
             nodes = tuple(nodes_of(mask))
             common = set.intersection(*(set(self.instance.variants[node]) for node in nodes))
-            allowed = common if self.prepared.tensor_parallel else common & {1}
-            self._stages[mask] = [_Stage(self.instance, self.prepared, nodes, tensor) for tensor in sorted(allowed)]
+            allowed = common if self.setting.tensor_parallel else common & {1}
+            self._stages[mask] = [_Stage(self.instance, self.setting, nodes, tensor) for tensor in sorted(allowed)]
         return self._stages[mask]
 
     def chain(self, most_s: float) -> list[tuple[int, _Way]] | None:
@@ -166,7 +166,7 @@ class _Search:
 
     def _way(self, stage: _Stage, enough: Iterable[tuple[int, float]], point: tuple[int, int]) -> _Way | None:
         """Return how a stage runs with the fewest replicas: more of them only take devices from those before it."""
-        left = self.prepared.num_devices - point[0]
+        left = self.setting.num_devices - point[0]
         for replicas, own_s in enough:
             if replicas * stage.tensor > left:
                 return None
@@ -199,13 +199,13 @@ def _undominated(points: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     return found
 
 
-def solve_piper(instance: VariantInstance, prepared: PiperSetting, seconds: float) -> PeerAnswer:
+def solve_piper(instance: VariantInstance, setting: PiperSetting, seconds: float) -> PeerAnswer:
     """Minimise the time for each sample, in s."""
     limits = Deadline(seconds)
     sets = downsets(len(instance.names), [(source, target) for source, target, _ in instance.edges])
     if sets is None:
         return PeerAnswer(None, 0.0, HEURISTIC, (), "the graph has too many downsets to be searched completely")
-    search = _Search(instance, prepared, sets, limits)
+    search = _Search(instance, setting, sets, limits)
     try:
         best = search.chain(math.inf)
     except _Stopped:
@@ -235,35 +235,35 @@ def solve_piper(instance: VariantInstance, prepared: PiperSetting, seconds: floa
 
 def _why(search: _Search) -> str:
     """Say that memory does not do; one node alone may need more than a device has."""
-    instance, prepared = search.instance, search.prepared
+    instance, setting = search.instance, search.setting
     for name, degrees in zip(instance.names, instance.variants, strict=True):
-        allowed = [row for degree, row in degrees.items() if prepared.tensor_parallel or degree == 1]
+        allowed = [row for degree, row in degrees.items() if setting.tensor_parallel or degree == 1]
         least = min((v.per_microbatch_bytes + v.static_bytes for row in allowed for v in row), default=math.inf)
-        if least > prepared.memory_bytes:
-            return f"{name} alone needs {least:.0f} bytes, a device has {prepared.memory_bytes:.0f}"
-    return f"no chain of stages on {prepared.num_devices} devices fits into {prepared.memory_bytes:.0f} bytes each"
+        if least > setting.memory_bytes:
+            return f"{name} alone needs {least:.0f} bytes, a device has {setting.memory_bytes:.0f}"
+    return f"no chain of stages on {setting.num_devices} devices fits into {setting.memory_bytes:.0f} bytes each"
 
 
 def _way_out(search: _Search) -> str:
     """Say what would do, tried by solving again: memory, to a hundredth, and devices."""
-    prepared = search.prepared
+    setting = search.setting
 
     def fits(changed: PiperSetting) -> bool:
         return _Search(search.instance, changed, search.sets, search.limits).chain(math.inf) is not None
 
     ways = []
     try:
-        low, high = prepared.memory_bytes, 2 * prepared.memory_bytes
-        while high < MOST_MEMORY * prepared.memory_bytes and not fits(replace(prepared, memory_bytes=high)):
+        low, high = setting.memory_bytes, 2 * setting.memory_bytes
+        while high < MOST_MEMORY * setting.memory_bytes and not fits(replace(setting, memory_bytes=high)):
             low, high = high, 2 * high
-        while high > low * CLOSE_MEMORY and high < MOST_MEMORY * prepared.memory_bytes:
+        while high > low * CLOSE_MEMORY and high < MOST_MEMORY * setting.memory_bytes:
             middle = math.sqrt(low * high)
-            low, high = (low, middle) if fits(replace(prepared, memory_bytes=middle)) else (middle, high)
+            low, high = (low, middle) if fits(replace(setting, memory_bytes=middle)) else (middle, high)
         enough = math.ceil(high / GIB * 1000) / 1000
-        if fits(replace(prepared, memory_bytes=enough * GIB)):
+        if fits(replace(setting, memory_bytes=enough * GIB)):
             ways.append(f"--memory {enough:g} does")
-        counts = [prepared.num_devices * times for times in (2, 4, 8)]
-        ways += [f"--devices {count} does" for count in counts if fits(replace(prepared, num_devices=count))][:1]
+        counts = [setting.num_devices * times for times in (2, 4, 8)]
+        ways += [f"--devices {count} does" for count in counts if fits(replace(setting, num_devices=count))][:1]
     except _Stopped:
         pass
     return "".join(f"; {way}" for way in ways)
