@@ -40,10 +40,10 @@ def solve(folder: Path, row: Mapping[str, str], seconds: float) -> PeerAnswer:
         return solve_pipedream(layers, devices, 1e9, replicate="replication" in settings, seconds=seconds)
     found = dict(re.findall(r"(memory|N=|bandwidth) ?(\d+)", settings))
     alone = "no DP" in settings
-    prepared = PiperSetting(
+    setting = PiperSetting(
         devices, int(found["memory"]) * GIB, float(found["bandwidth"]), int(found["N="]), not alone, not alone
     )
-    return solve_piper(read_piper(folder / kind / f"{name}.json"), prepared, seconds)
+    return solve_piper(read_piper(folder / kind / f"{name}.json"), setting, seconds)
 
 
 def main() -> int:

@@ -85,19 +85,19 @@ def measure_links(
     if "TORCHELASTIC_RUN_ID" in os.environ:
         return _under_torchrun(num_ranks, device, classes, overlap)
     with tempfile.TemporaryDirectory() as folder:
-        prepared = _Setting(os.getpid(), num_ranks, device, f"{folder}/store", f"{folder}/tables")
-        _run_ranks(prepared, classes, overlap)
-        return _links(*_read_tables(Path(prepared.result)), num_ranks, device)
+        setting = _Setting(os.getpid(), num_ranks, device, f"{folder}/store", f"{folder}/tables")
+        _run_ranks(setting, classes, overlap)
+        return _links(*_read_tables(Path(setting.result)), num_ranks, device)
 
 
-def _run_ranks(prepared: _Setting, classes: tuple[str, ...], overlap: bool) -> None:
+def _run_ranks(setting: _Setting, classes: tuple[str, ...], overlap: bool) -> None:
     """Start the ranks and wait for them; they end with this process, and without words, however it ends."""
     resource_tracker.ensure_running()  # its start would let signals in again
     heard = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # ranks inherit it: it waits until they can hear
     try:
         with _sigterm_waiting():
             ranks = spawn(  # type: ignore[no-untyped-call]
-                _worker, (prepared, classes, overlap), nprocs=prepared.num_ranks, join=False, daemon=True
+                _worker, (setting, classes, overlap), nprocs=setting.num_ranks, join=False, daemon=True
             )
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, heard)
@@ -141,20 +141,20 @@ def _slowdown(device: str, overlap: bool) -> float:
     return slowdown(GRADIENTS[device], device) if overlap else 0.0
 
 
-def _worker(rank: int, prepared: _Setting, classes: tuple[str, ...], overlap: bool) -> None:
+def _worker(rank: int, setting: _Setting, classes: tuple[str, ...], overlap: bool) -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # torch has it sent to a rank whose parent ends
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    if os.getppid() != prepared.parent:  # it ended before torch asked for that
+    if os.getppid() != setting.parent:  # it ended before torch asked for that
         return
     torch.set_num_threads(1)
     keep_freed_memory()
-    if prepared.device == "cuda":
+    if setting.device == "cuda":
         torch.cuda.set_device(rank)
-    store = FileStore(prepared.store, prepared.num_ranks)
-    dist.init_process_group(_backend(prepared.device), store=store, rank=rank, world_size=prepared.num_ranks)
-    tables, factor = _tables(prepared.device, classes), _slowdown(prepared.device, overlap)
+    store = FileStore(setting.store, setting.num_ranks)
+    dist.init_process_group(_backend(setting.device), store=store, rank=rank, world_size=setting.num_ranks)
+    tables, factor = _tables(setting.device, classes), _slowdown(setting.device, overlap)
     if rank == 0:
-        Path(prepared.result).write_text(json.dumps([tables, factor]))
+        Path(setting.result).write_text(json.dumps([tables, factor]))
     dist.barrier()
     dist.destroy_process_group()
 
