@@ -122,14 +122,15 @@ class WriteReserve:
 
     def fits(self, num_actions: int, copies: int) -> bool:
         """Whether a plan could be written if it were taken now; any may where work is counted, not time."""
-        return writing_s(num_actions, copies) * self.limits.wall_per_cpu <= self.most_s
+        return writing_s(num_actions, copies) <= self.most_s
 
     @property
     def most_s(self) -> float:
-        """What writing a plan that is taken now may take at most."""
+        """CPU seconds that writing a plan that is taken now may take at most."""
         if self.problem.effort.deterministic_limit is not None:
             return inf
-        return self._spare_s + min(WRITING_PART * self.problem.effort.time_limit_s, self.limits.remaining_s)
+        wall_s = self._spare_s + min(WRITING_PART * self.problem.effort.time_limit_s, self.limits.remaining_s)
+        return wall_s / self.limits.wall_per_cpu
 
     def reserve(self, best: Evaluated) -> None:
         """End the search early enough for what follows it."""
