@@ -126,6 +126,9 @@ class PortfolioSearch:
         if not (at_once or pinned or limits.expired) and state.problem.num_devices > 1 and state.kernels.start():
             state.pool.announce("compiling kernels while searching, once on this machine")
         self._give_turns(FIRST, Deadline(inf))  # which take what they need for a first plan, and no more
+        if state.pool.found:
+            with state.record.active("bounds", "prove"):  # what every answer says is worked out within the limit
+                _ = state.prepared.families.number, state.prepared.work_over_devices_ns
         looking = tuple(row for row in self._rows if row[0] in (FirstLook, LowestMemory, Bounds))
         self._give_turns(looking if at_once else self._rows, self._before_proof())
         if state.problem.exact:

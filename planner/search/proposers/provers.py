@@ -13,15 +13,10 @@ class Bounds(Subsolver):
     """Bounds that need no search, of all families, and then the least of them again, dearer."""
 
     name, kind = "bounds", "prove"
-    _learnt = False
 
     def steps(self) -> Generator[None]:
         """Bound families that were not looked at, then raise the least bound until it is the least."""
         state, bounds = self.state, self.state.bounds
-        if not self._learnt:  # what every answer says
-            self._learnt = True
-            _ = state.prepared.families.number, state.prepared.work_over_devices_ns
-            yield
         while not bounds.seen_all:
             bounds.take_unseen(self.slice)
             yield
