@@ -128,7 +128,7 @@ class PortfolioSearch:
         self._give_turns(FIRST, Deadline(inf))  # which take what they need for a first plan, and no more
         if state.pool.found:
             with state.record.active("bounds", "prove"):  # what every answer says is worked out within the limit
-                _ = state.prepared.families.number, state.prepared.work_over_devices_ns
+                _ = state.prepared.families.number, state.prepared.free_bounds.work_over_devices_ns
         looking = tuple(row for row in self._rows if row[0] in (FirstLook, LowestMemory, Bounds))
         self._give_turns(looking if at_once else self._rows, self._before_proof())
         if state.problem.exact:
@@ -214,7 +214,7 @@ class PortfolioSearch:
         """Return what is proved; no bound of a space ranges over an old plan that is not in it."""
         bounds, old_plan = self.state.bounds, self.state.old_plan
         if not (bounds.seen_all and (old_plan is None or old_plan.in_space)):
-            bound = SearchBound(self.state.prepared.work_over_devices_ns, scope=OVER_DEVICES)
+            bound = SearchBound(self.state.prepared.free_bounds.work_over_devices_ns, scope=OVER_DEVICES)
         else:
             bound = SearchBound(bounds.least_ns, bounds.looped_ns, bounds.split_backward_ns)
         return bound if bound.ns else NO_BOUND

@@ -103,5 +103,5 @@ def _equal(problem: Problem, report: Report | None, weigh: Weigh) -> SearchOutco
     prepared = PreparedProblem(narrowed)
     pool = CandidatePool(narrowed, narrowed.target or default_target(narrowed)[0], prepared.layer_alignment, report)
     equal_parts(prepared, pool, weigh)
-    bound_ns = min(map(prepared.closed_form_ns, prepared.families.all), default=0)
+    bound_ns = min(map(prepared.free_bounds.closed_form_ns, prepared.families.all), default=0)
     return SearchOutcome(prepared, pool, SearchBound(bound_ns), {}, LimitedBy.EXHAUSTED, True)

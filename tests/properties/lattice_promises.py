@@ -59,11 +59,13 @@ def problem_failures(case: tuple[Problem, list[tuple[int, ...]]]) -> list[str]:
         for each in every_plan(problem, cuts):
             key = each.candidate.places[0].config, each.candidate.microbatch_size
             best[key] = min(each.step_time_ns, best.get(key, each.step_time_ns))
-        for family in filter(prepared.is_bounded_exactly, prepared.families.all):
+        for family in filter(prepared.free_bounds.is_bounded_exactly, prepared.families.all):
             best_ns = best.get((family.config, family.microbatch_size), 0)
             bounds = [bound_of(prepared, family, int(best_ns * above)) for above in ABOVE if best_ns]
-            if best_ns and max(*bounds, prepared.closed_form_ns(family)) > best_ns:
-                found.append(f"{family}: bounds {bounds}, {prepared.closed_form_ns(family)} above {best_ns}")
+            if best_ns and max(*bounds, prepared.free_bounds.closed_form_ns(family)) > best_ns:
+                found.append(
+                    f"{family}: bounds {bounds}, {prepared.free_bounds.closed_form_ns(family)} above {best_ns}"
+                )
     return found
 
 

@@ -1,6 +1,6 @@
 """The bound of a search: the least over its families, and over replicas that differ by stage, which no family holds.
 
-Leaves out where the bound of one family comes from (`PreparedProblem.bound_ns`, `closed_form`, the solver, `exact`).
+Leaves out where the bound of one family comes from (`FreeBounds.bound_ns`, `closed_form`, the solver, `exact`).
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -57,7 +57,7 @@ class FamilyBounds:
     def know(self, family: Family) -> None:
         """Take a family that was found before it was looked at."""
         if family not in self.of:
-            self.of[family], self._raised[family] = self._bound_ns(self.prepared.work_ns, family) or 0, 0
+            self.of[family], self._raised[family] = self._bound_ns(self.prepared.free_bounds.work_ns, family) or 0, 0
 
     def rise(self, family: Family, bound_ns: int, *, by_times: bool = False) -> None:
         """Take what is proved of a family whatever the order of its devices.
@@ -88,7 +88,7 @@ class FamilyBounds:
             one = next((family for family in group if family not in self.of), None)
             if one is None:
                 continue
-            bound_ns = self._bound_ns(self.prepared.work_ns, one)
+            bound_ns = self._bound_ns(self.prepared.free_bounds.work_ns, one)
             if bound_ns is not None:
                 self._alike[one] = group
                 self.of[one], self._raised[one] = bound_ns, 0
@@ -144,10 +144,10 @@ class FamilyBounds:
     def _raise(self) -> Sequence[Callable[[Family], int | None]]:
         """Bounds that need no search, the dearer the later; families that were looked at have the first."""
         return (
-            self.prepared.bound_ns,
-            self.prepared.held_ns,
+            self.prepared.free_bounds.bound_ns,
+            self.prepared.free_bounds.held_ns,
             partial(in_line_ns, self.prepared),
-            self.prepared.closed_form_ns,
+            self.prepared.free_bounds.closed_form_ns,
             self._priced_ns,
         )
 
@@ -188,7 +188,7 @@ class FamilyBounds:
         for family in list(islice(self.of, self._num_split, None)):
             if not family.split and with_split_backward(family) not in self.of:
                 one = with_split_backward(family)
-                self.of[one], self._raised[one] = self._bound_ns(self.prepared.work_ns, family) or 0, 0
+                self.of[one], self._raised[one] = self._bound_ns(self.prepared.free_bounds.work_ns, family) or 0, 0
         self._num_split = len(self.of)
         for first in [one for one in self._alike if not one.split and one not in self._alike_split]:
             self._alike_split.add(first)
@@ -240,7 +240,7 @@ class FamilyBounds:
         """
         if not allows_per_stage_replicas(self.prepared.problem, self.prepared.pinned):
             return {}
-        alone, bound = self.prepared.families.single_replicas, self.prepared.even_by_replicas_ns
+        alone, bound = self.prepared.families.single_replicas, self.prepared.free_bounds.even_by_replicas_ns
         known = {each: self._bound_ns(bound, each) for each in alone}
         return {each: bound_ns for each, bound_ns in known.items() if bound_ns is not None}
 

@@ -183,7 +183,7 @@ class LatticeBounder:
 
     def _is_known(self, family: Family) -> bool:
         """Whether the lattice bounds a family's cuts."""
-        return self._setting.is_bounded_exactly(family) and self._setting.cuts(family).num_places > 1
+        return self._setting.free_bounds.is_bounded_exactly(family) and self._setting.cuts(family).num_places > 1
 
     def _send(
         self, asked: BoundRequest, best_ns: int, until_ns: int, seconds: float, work: float, estimate: Partition = ()

@@ -27,7 +27,7 @@ def in_line_ns(prepared: PreparedProblem, family: Family) -> int:
     line = line_of(prepared, family, adds=True)
     if line is None:
         return 0
-    return max(0 if prepared.is_split_line(family) else line.fill_ns(), line.memory_pressure_ns())
+    return max(0 if prepared.free_bounds.is_split_line(family) else line.fill_ns(), line.memory_pressure_ns())
 
 
 def line_of(prepared: PreparedProblem, family: Family, *, adds: bool) -> "ChainBound | None":
@@ -35,18 +35,18 @@ def line_of(prepared: PreparedProblem, family: Family, *, adds: bool) -> "ChainB
 
     Gradients are added up only where it is sure that the family `adds`.
     """
-    models, split = prepared.families.models(family.microbatch_size), prepared.is_split_line(family)
-    lines = split or prepared.fills(family)
+    models, split = prepared.families.models(family.microbatch_size), prepared.free_bounds.is_split_line(family)
+    lines = split or prepared.free_bounds.fills(family)
     if len(models) > 1 or not lines or prepared.families.even_ns(family) is None:
         return None
     ranks, several = tuple(range(family.devices_per_stage)), prepared.families.microbatches_per_replica(family) > 1
     times, kept, again = models[0].stays(family.config, ranks, adds=adds and several, split_backward=split)
-    pieces = prepared.bottlenecks.pieces
+    pieces = prepared.free_bounds.bottlenecks.pieces
     return ChainBound(
         prepared,
         family,
         tuple(sum(times[i] for i in piece) for piece in pieces),
-        tuple(prepared.bottlenecks.way(piece, times) for piece in pieces),
+        tuple(prepared.free_bounds.bottlenecks.way(piece, times) for piece in pieces),
         tuple(sum(kept[i] for i in piece) for piece in pieces),
         tuple(sum(kept[i] for i in piece if again[i]) for piece in pieces),
         tuple(sum(again[i] for i in piece) for piece in pieces),
@@ -64,15 +64,15 @@ def by_replicas_ns(prepared: PreparedProblem, family: Family) -> int:
     """
     problem, families = prepared.problem, prepared.families
     models, limits = families.models(family.microbatch_size), problem.memory_limits_bytes
-    fitted = all(limits) and family.config.zero == 0 and prepared.fills(family)
+    fitted = all(limits) and family.config.zero == 0 and prepared.free_bounds.fills(family)
     if len(models) > 1 or not fitted or families.even_ns(family) is None:
         return 0
     ranks, fastest = tuple(range(family.devices_per_stage)), max(problem.speeds)
     replicas = families.capacity(family, problem.num_devices // family.devices_per_stage)
     times = models[0].stays(family.config, ranks, adds=families.adds_by_replicas(family))[0]
-    states, pieces = models[0].states_of(family.config, ranks), prepared.bottlenecks.pieces
-    bottlenecks = [sum(times[i] for i in first) for first in prepared.bottlenecks.first]
-    ways, room = [prepared.bottlenecks.way(piece, times) for piece in pieces], max(limits)
+    states, pieces = models[0].states_of(family.config, ranks), prepared.free_bounds.bottlenecks.pieces
+    bottlenecks = [sum(times[i] for i in first) for first in prepared.free_bounds.bottlenecks.first]
+    ways, room = [prepared.free_bounds.bottlenecks.way(piece, times) for piece in pieces], max(limits)
     heads, first, held, before = [], 0, 0, 0
     for piece in pieces:
         while held > room:
@@ -112,7 +112,7 @@ def held_by_replicas_ns(prepared: PreparedProblem, family: Family) -> int:
     found = []
     for one in ways:
         line = line_of(prepared, one, adds=adds)  # which replicas fill otherwise than stages of one device
-        found.append(max(prepared.held_ns(one, adds=adds), line.memory_pressure_ns() if line else 0))
+        found.append(max(prepared.free_bounds.held_ns(one, adds=adds), line.memory_pressure_ns() if line else 0))
     return min(found)
 
 
@@ -151,7 +151,7 @@ class ChainBound:
         if not part:
             return 0
         filled = sum(self.works) * part / (1 - (1 - part / count) ** places)
-        bottlenecks = self.prepared.bottlenecks
+        bottlenecks = self.prepared.free_bounds.bottlenecks
         divided = (
             work for piece, work in zip(bottlenecks.pieces, self.works, strict=True) if not bottlenecks.has(piece)
         )

@@ -7,7 +7,7 @@ from costmodel.stages.costs import StageCost, least
 from planner.candidate.price import Priced
 from planner.question.problem import AUTO_LOOPED
 from planner.search.space.partitions import FamilyPartitions
-from planner.search.state.prepared import FUSED
+from planner.search.state.free_bounds import FUSED
 
 
 def could_hold(priced: Priced, cuts: FamilyPartitions, most_bytes: int) -> bool:

@@ -4,7 +4,7 @@ The cut model (`planner.search.solvers.cpsat`) bounds a family from below: its s
 partition of least bound is simulated under every schedule of the family, and forbidden; so is the next one, until the
 least bound that is left is no better than the best plan: then nothing of the family is. The least bound comes first.
 Bounds hold in whatever order places take the devices, so that a partition is simulated in each. Leaves out replicas
-that differ by stage, and families that the cut model does not know (`PreparedProblem.is_cut_exactly`): these keep
+that differ by stage, and families that the cut model does not know (`FreeBounds.is_cut_exactly`): these keep
 their bound, and where it is below the best plan nothing is proved.
 """
 
@@ -91,9 +91,9 @@ class Exact:
     def _parts(self) -> Iterator[Part]:
         """Yield what the cut model knows; with one stage, or all of them in a line, a graph is a line."""
         first = (family for family in tuple(self.bounds.of) if family.device_permutation == 0)
-        for family in filter(self.prepared.is_cut_exactly, first):
+        for family in filter(self.prepared.free_bounds.is_cut_exactly, first):
             cuts = self.prepared.cuts(family)
-            self.bounds.rise(family, self.prepared.closed_form_ns(family))
+            self.bounds.rise(family, self.prepared.free_bounds.closed_form_ns(family))
             if not cuts.always_line:
                 yield family, False
             if cuts.always_line or self._most_stages(cuts) > 1:

@@ -47,7 +47,7 @@ class BalancedSweep:
 
     def sweep(self, family: Family) -> None:
         """Offer the pool what balanced cuts of a family bring."""
-        bound_ns = self.prepared.bound_ns(family)
+        bound_ns = self.prepared.free_bounds.bound_ns(family)
         if bound_ns is None or not any(self._could_matter(family, bound_ns, places) for places in (1, 2)):
             return
         cuts, least = self.prepared.cuts(family), 0
@@ -101,12 +101,12 @@ class BalancedSweep:
     def _fullest_ns(self, family: Family, places: int) -> int:
         """Return a bound on all cuts into a number of places that save no memory; 0 where pins bound them."""
         if self.prepared.pinned.places:
-            return self.prepared.bound_ns(family) or 0
+            return self.prepared.free_bounds.bound_ns(family) or 0
         return self.prepared.families.fullest_ns(family, places)
 
     def _least_ns(self, family: Family, places: int) -> int:
         """Return a bound on all cuts into a number of places."""
-        return max(self._fullest_ns(family, places), self.prepared.bound_ns(family, places) or 0)
+        return max(self._fullest_ns(family, places), self.prepared.free_bounds.bound_ns(family, places) or 0)
 
     def _places(self, cuts: FamilyPartitions) -> Sequence[int]:
         fixed = self.prepared.problem.space.stages
@@ -229,7 +229,7 @@ class FirstLook(Subsolver):
         state.look_at(family)
         with state.prepared.dropped.candidate():
             self._screen.sweep(family)
-        bound_ns = state.prepared.bound_ns(family)
+        bound_ns = state.prepared.free_bounds.bound_ns(family)
         if bound_ns is not None:
             state.bounds.of[family] = max(bound_ns, state.bounds.of.get(family, 0))
 

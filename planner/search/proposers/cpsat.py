@@ -61,7 +61,7 @@ class CpSatProposer(Subsolver):
         if problem.effort.deterministic_limit == 0:
             return []
         fixed = problem.space.stages
-        exact = [family for family in families if prepared.is_cut_exactly(family)]
+        exact = [family for family in families if prepared.free_bounds.is_cut_exactly(family)]
         return [family for family in exact if fixed in (None, prepared.cuts(family).num_places)]
 
     def _solve_family(self, family: Family, share: float) -> None:

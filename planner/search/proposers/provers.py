@@ -16,7 +16,7 @@ class Bounds(Subsolver):
 
     def steps(self) -> Generator[None]:
         """Bound families that were not looked at, then raise the least bound until it is the least."""
-        state, bounds = self.state, self.state.bounds
+        bounds = self.state.bounds
         while not bounds.seen_all:
             bounds.take_unseen(self.slice)
             yield

@@ -135,11 +135,12 @@ def _of_families(limited: Problem, known: PreparedProblem, fitting: list[Evaluat
         own = [each for each in fitting if known.family_of.get(each.candidate) == family]
         for places in range(1, prepared.families.max_pipeline_stages(family) + 1):
             steps = [e.step_time_ns for e in own if e.candidate.num_stages == places * family.chunks]
-            if steps and prepared.closed_form_ns(family, places) > min(steps):
-                yield f"{family} on {places} places: {prepared.closed_form_ns(family, places)} above {min(steps)}"
+            proved_ns = prepared.free_bounds.closed_form_ns(family, places)
+            if steps and proved_ns > min(steps):
+                yield f"{family} on {places} places: {proved_ns} above {min(steps)}"
         if own and in_line_ns(prepared, family) > min(each.step_time_ns for each in own):
             yield f"{family}: in a line {in_line_ns(prepared, family)}"
-        if prepared.is_cut_exactly(family):
+        if prepared.free_bounds.is_cut_exactly(family):
             cuts = prepared.cuts(family)
             found = solve(cut_data(cuts, 0, cuts.memory_can_bind))
             if own and found[-1]["status"] == "INFEASIBLE":
@@ -180,7 +181,7 @@ def halves_failures(seed: int) -> list[str]:
             family = prepared.family_of.get(each.candidate)
             proved_ns = 0
             if each.fits and family:
-                proved_ns = max(in_line_ns(prepared, family), prepared.held_ns(family))
+                proved_ns = max(in_line_ns(prepared, family), prepared.free_bounds.held_ns(family))
             elif each.fits:
                 one = Family(replace(each.candidate.places[0].config, data=1), each.candidate.microbatch_size)
                 proved_ns = by_replicas(prepared, with_split_backward(one))
@@ -192,13 +193,13 @@ def halves_failures(seed: int) -> list[str]:
 def by_replicas(prepared: PreparedProblem, family: Family) -> int:
     """The highest bound of stages with replicas of their own number; that by filling is of whole backwards."""
     whole = 0 if prepared.cuts(family).splits_backward else by_replicas_ns(prepared, family)
-    held_ns, even_ns = held_by_replicas_ns(prepared, family), prepared.even_by_replicas_ns(family) or 0
+    held_ns, even_ns = held_by_replicas_ns(prepared, family), prepared.free_bounds.even_by_replicas_ns(family) or 0
     return max(whole, held_ns, even_ns, in_lattice(prepared, family))
 
 
 def in_lattice(prepared: PreparedProblem, family: Family) -> int:
     """What the lattice proves of stages with replicas of their own number, below a step that any plan keeps to."""
-    if not prepared.is_bounded_exactly(family):
+    if not prepared.free_bounds.is_bounded_exactly(family):
         return 0
     cuts = prepared.cuts(family)
     asked = cut_data(cuts, 0, binding=False), prepared.problem.num_devices, added_units(cuts)
@@ -250,7 +251,7 @@ def test_without_a_memory_limit_replicas_by_stage_are_bounded_by_their_work_alon
     profile = profile_of([1000] * 30, [(i, i + 1) for i in range(29)], latency_ns=0, tensor_bytes=0, parameter_bytes=4)
     prepared = PreparedProblem(Problem(profile, None, 3, 16, 1, optimizer="none", target="any"))
     (family,) = prepared.families.single_replicas
-    assert held_by_replicas_ns(prepared, family) == prepared.even_by_replicas_ns(family) == 16 * 90_000 // 3
+    assert held_by_replicas_ns(prepared, family) == prepared.free_bounds.even_by_replicas_ns(family) == 16 * 90_000 // 3
 
 
 def of_two_stages_on_three_devices(space: Space) -> SearchOutcome:

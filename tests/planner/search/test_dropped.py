@@ -50,7 +50,7 @@ def answer(problem: Problem) -> Plan:
 def test_hosts_with_memory_offer_no_parameters_to_stages_that_cannot_gather_them() -> None:
     problem = Problem(chain(6), with_host_memory(3, 2**30), 3, 4, 1, target="any", effort=COUNTED)
     prepared = PreparedProblem(problem)
-    assert all(prepared.even_by_replicas_ns(family) for family in prepared.families.single_replicas)
+    assert all(prepared.free_bounds.even_by_replicas_ns(family) for family in prepared.families.single_replicas)
     assert answer(problem)
 
 
@@ -200,4 +200,7 @@ def test_a_first_look_that_is_interrupted_leaves_the_bound_that_work_over_device
     monkeypatch.setattr(BalancedSweep, "sweep", sweep)
     problem = Problem(chain(6), None, 2, 8, target="any", effort=COUNTED)
     found = plan(problem).search
-    assert (found.limited_by, found.lower_bound_ns) == ("interrupted", PreparedProblem(problem).work_over_devices_ns)
+    assert (found.limited_by, found.lower_bound_ns) == (
+        "interrupted",
+        PreparedProblem(problem).free_bounds.work_over_devices_ns,
+    )

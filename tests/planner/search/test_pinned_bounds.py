@@ -79,7 +79,7 @@ def test_no_bound_is_above_a_plan_around_pinned_stages(tmp_path: Path, seed: int
             cuts = prepared.cuts(family)
             found = [each for row in around_pins(cuts) for each in cuts.evaluate_under(row, cuts.schedules)]
             steps += [each.step_time_ns for each in found if each.fits]
-            assert all((prepared.bound_ns(family) or 0) <= each.step_time_ns for each in found), family
+            assert all((prepared.free_bounds.bound_ns(family) or 0) <= each.step_time_ns for each in found), family
     counted = replace(problem, effort=COUNTED)
     if not steps:
         with pytest.raises(UsageError, match="pinned stages part what is left"):

@@ -297,7 +297,7 @@ def test_the_solver_betters_what_the_heuristic_cannot() -> None:
     cuts = search.state.prepared.cuts(family)
     worst = max((cuts.evaluate((0,) * k + (1,) * (12 - k)) for k in range(1, 12)), key=lambda each: each.step_time_ns)
     search.state.pool.offer([worst])
-    closed = search.state.prepared.closed_form_ns(family)
+    closed = search.state.prepared.free_bounds.closed_form_ns(family)
     search.state.bounds.of[family] = closed
     proposer = CpSatProposer(search.state)
     proposer.slice.restart(60.0)
