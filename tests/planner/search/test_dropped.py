@@ -24,6 +24,7 @@ from planner.search.proposers.balanced_sweep import BalancedSweep
 from planner.search.space.dropped import NO_ROOM, REFUSED, Dropped
 from planner.search.space.family import Family
 from planner.search.state.pool import CandidatePool
+from planner.search.state.free_bounds import FreeBounds
 from planner.search.state.prepared import PreparedProblem
 from tests.properties.exact_promises import solved_here
 from tests.properties.odd_promises import odd_case, ratio_or_claim
@@ -92,7 +93,7 @@ def test_a_bound_that_cannot_be_made_excludes_nothing(monkeypatch: pytest.Monkey
     problem = pipelines(profile, 2, 8, deterministic_limit=0.01)
     right = answer(problem)
     for name in ("_bound_ns", "held_ns", "closed_form_ns", "even_by_replicas_ns"):
-        monkeypatch.setattr(PreparedProblem, name, broken)
+        monkeypatch.setattr(FreeBounds, name, broken)
     with solved_here():
         found = plan(problem)
     assert found.search.best_step_time_ns == right.search.best_step_time_ns

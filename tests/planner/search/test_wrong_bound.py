@@ -14,7 +14,7 @@ from planner.commands import main
 from planner.plan import read_plan
 from planner.plan.limited_by import LimitedBy
 from planner.search.bounders.family_bounds import FamilyBounds
-from planner.search.state.prepared import PreparedProblem
+from planner.search.state.free_bounds import FreeBounds
 from tests.support.pipelines import pipelines
 from tests.support.random_profiles import branches
 
@@ -28,7 +28,7 @@ def of_the_search(patch: pytest.MonkeyPatch) -> None:
 
 def of_every_family(patch: pytest.MonkeyPatch) -> None:
     for name in ("bound_ns", "closed_form_ns"):
-        patch.setattr(PreparedProblem, name, lambda *_: TOO_HIGH)
+        patch.setattr(FreeBounds, name, lambda *_: TOO_HIGH)
 
 
 @pytest.mark.parametrize("planner", ["ours", "chain", "single", "uniform"])
