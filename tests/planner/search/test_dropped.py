@@ -23,8 +23,8 @@ from planner.plan import Plan, read_plan
 from planner.search.proposers.balanced_sweep import BalancedSweep
 from planner.search.space.dropped import NO_ROOM, REFUSED, Dropped
 from planner.search.space.family import Family
-from planner.search.state.pool import CandidatePool
 from planner.search.state.free_bounds import FreeBounds
+from planner.search.state.pool import CandidatePool
 from planner.search.state.prepared import PreparedProblem
 from tests.properties.exact_promises import solved_here
 from tests.properties.odd_promises import odd_case, ratio_or_claim
