@@ -106,7 +106,7 @@ class Predictor:
             When it cannot be described, priced or ordered.
         """
         evaluator = fixed_evaluator(job.problem(self._profile(job), self._calibration))
-        candidate = fixed_candidate(evaluator)
+        candidate = fixed_candidate(evaluator, job.layers)
         run = evaluator.simulate(candidate)
         upper = max(upper_bytes(evaluator, candidate, run)) if job.peak_bytes else 0
         middle = candidate.num_stages // 2

@@ -15,6 +15,8 @@ MEGATRON = "megatron"
 """Trainer whose habits are taken for described models by default."""
 SELECTIVE = ("attention", "operators")
 """What ``selective`` recompute runs again."""
+KERNELS = ("math", "fa2", "cudnn", "fa3")
+"""Kernels of attention: one that writes its scores, and three that do not."""
 FILE = Path(__file__).with_name("trainers.toml")
 
 
@@ -23,6 +25,8 @@ class TrainerHabits:
     """What a trainer does where nobody says otherwise; `trainers.toml` explains each."""
 
     flash: bool
+    attention: str
+    graphs: bool
     overlap: bool
     overlap_gathers: bool
     overlap_tensor: bool
@@ -37,19 +41,20 @@ class TrainerHabits:
     calls: tuple[tuple[str, float], ...]
 
     def but(self, said: Mapping[str, object]) -> "TrainerHabits":
-        """Return the habits with some of them told otherwise."""
-        return replace(self, **said)  # type: ignore[arg-type]
+        """Return the habits with some of them told otherwise; a kernel of attention says whether it keeps scores."""
+        kernel = {"flash": said["attention"] != KERNELS[0]} if "attention" in said else {}
+        return replace(self, **{**kernel, **said})  # type: ignore[arg-type]
 
     def words(self) -> tuple[str, ...]:
         """Return what is done, one phrase a habit."""
         flags = (name if getattr(self, name) else f"no {name}" for name in FLAGS)
-        sizes = (f"{name} {getattr(self, name)}" for name in (*SIZES, "selective"))
+        sizes = (f"{name} {getattr(self, name)}" for name in (*SIZES, "attention", "selective"))
         return tuple(text.replace("_", " ") for text in (*flags, *sizes))
 
 
-FLAGS = ("flash", "overlap", "overlap_gathers", "overlap_tensor", "fused", "summed_in_place")
+FLAGS = ("flash", "graphs", "overlap", "overlap_gathers", "overlap_tensor", "fused", "summed_in_place")
 SIZES = ("bucket_mib", "loss_bytes", "gradient_bytes", "main_weight_bytes")
-SAID = (*FLAGS, *SIZES, "selective")
+SAID = (*FLAGS, *SIZES, "attention", "selective")
 """TrainerHabits that a flag may tell otherwise."""
 
 
@@ -81,6 +86,7 @@ def _habits(node: Node) -> TrainerHabits:
     calls = tuple((kind, count.number()) for kind, count in members["calls"].entries().items())
     return TrainerHabits(
         **values,  # type: ignore[arg-type]
+        attention=members["attention"].text(KERNELS),
         selective=members["selective"].text(SELECTIVE),
         calls_backward=members["calls_backward"].number(),
         calls=calls,

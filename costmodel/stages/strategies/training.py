@@ -132,7 +132,9 @@ class TrainingJob:
             main_weight_bytes=habits.main_weight_bytes,
             unfused=1.0 if habits.fused else known.of_trainer("unfused", trainer),
             fp8_matmul=known.of_trainer("fp8", trainer),
-            host_ns={kind: count * call_ns for kind, count in habits.calls} if call_ns else {},
+            host_ns={kind: count * call_ns for kind, count in habits.calls}
+            if call_ns and not habits.graphs
+            else {},
             host_backward=habits.calls_backward,
             selective=habits.selective,
             coupled=known.of_trainer("coupled", trainer),
