@@ -54,7 +54,7 @@ def _judge(args: argparse.Namespace) -> Answer:
 
 
 def _fit(args: argparse.Namespace) -> Answer:
-    from costmodel.calibration import published, read_calibration, to_toml
+    from costmodel.calibration import ANY, published, read_calibration, to_toml
     from costmodel.files import write_text
     from planner.measured.fit_constants import fit
     from planner.measured.predicted import Predictor
@@ -70,7 +70,9 @@ def _fit(args: argparse.Namespace) -> Answer:
     own = dict(known.values) if args.calibration else {}
     constants = sorted({**own, **found.moved}.items())
     errors = {**known.errors, **dict.fromkeys(found.moved, found.left_out)}
-    write_text(args.output, to_toml([_row(name, value, errors.get(name, math.nan)) for name, value in constants]))
+    trainers = {job.trainer.partition("-")[0] for job in jobs}
+    rows = [_row(name, value, errors.get(name, math.nan)) for name, value in constants]
+    write_text(args.output, to_toml(rows, trainer=trainers.pop() if len(trainers) == 1 else ANY))
     body: dict[str, object] = {
         "output": args.output,
         "rows": found.rows,

@@ -12,7 +12,7 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING
 
 from costmodel.stages.config import OFFLOAD, RECOMPUTE
-from costmodel.stages.strategies.trainers import SAID, SELECTIVE, trainers
+from costmodel.stages.strategies.trainers import KERNELS, SAID, SELECTIVE, trainers
 from costmodel.stages.strategies.training import OPTIMIZER_STATES
 from planner.commands.answer import INTERRUPTED, Answer, say
 from planner.commands.flags import few_bytes, gibibytes, limit, positive, seed
@@ -30,6 +30,7 @@ DEGREES = {
 
 HABITS = {
     "flash": "attention keeps no scores",
+    "graphs": "kernels are launched as CUDA graphs, so that the host takes nothing",
     "overlap": "sum gradients during the backward",
     "overlap-gathers": "gather parameters ahead of use",
     "overlap-tensor": "sum tensor-parallel gradients during gradient matmuls",
@@ -117,6 +118,9 @@ def _add_choices(parser: argparse.ArgumentParser) -> None:
     fixed.add_argument(
         "--sequence-parallel", action="store_true", default=None, help="divide norms among the tensor-parallel ranks"
     )
+    fixed.add_argument(
+        "--layers", metavar="equal|N,N,...", help="layers of each stage, or as trainers cut them (with --stages)"
+    )
     fixed.add_argument("--zero", type=int, choices=range(4), help="ZeRO stage (FSDP is 2 or 3)")
     fixed.add_argument("--recompute", choices=RECOMPUTE)
     fixed.add_argument("--offload", choices=OFFLOAD, help="to host memory")
@@ -138,6 +142,7 @@ def add_trainer(parser: argparse.ArgumentParser) -> None:
     for name, text in WIDTHS.items():
         kind = few_bytes if name.endswith("-bytes") else positive
         habits.add_argument(f"--{name}", type=kind, metavar="N", help=text)
+    habits.add_argument("--attention", choices=KERNELS, help="its kernel; math keeps scores")
     habits.add_argument("--selective", choices=SELECTIVE, help="what --recompute selective runs again")
     parser.add_argument("--calibration", metavar="FILE", help="constants of your own machines, from penstock fit")
 
@@ -194,6 +199,7 @@ def problem_of(args: argparse.Namespace, start: float) -> "Problem":
     from costmodel.model.profile import read_profile
     from planner.plan import read_plan
     from planner.question.effort import Effort
+    from planner.question.layer_pins import with_layers
     from planner.question.pins import read_pins
     from planner.question.problem import Problem
     from planner.question.space import Space
@@ -202,6 +208,9 @@ def problem_of(args: argparse.Namespace, start: float) -> "Problem":
     profile, *others = (recalibrated(read_profile(path), calibration) for path in args.profiles)
     cluster = read_cluster(args.cluster) if args.cluster else None
     pins = read_pins(args.pin) if args.pin else None
+    space = Space(**{field.name: getattr(args, field.name) for field in fields(Space)})
+    if args.layers:
+        space, pins = with_layers(profile.graph, args.layers, space, pins)
     return Problem(
         profile=profile,
         other_profiles=tuple(others),
@@ -218,7 +227,7 @@ def problem_of(args: argparse.Namespace, start: float) -> "Problem":
         max_stages=args.max_stages,
         pins=pins,
         old_plan=read_plan(args.old_plan) if args.old_plan else None,
-        space=Space(**{field.name: getattr(args, field.name) for field in fields(Space)}),
+        space=space,
         target=args.target,
         trainer=args.trainer,
         habits=said(args),

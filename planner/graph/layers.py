@@ -13,7 +13,6 @@ from costmodel.model.graph import OperatorGraph
 from costmodel.stages.strategies.blocks import block_names, block_spans
 from planner.graph.layout import part_letters
 
-
 EQUAL = "equal"
 """Layers of stages as trainers cut them (`trainer_layers`)."""
 

@@ -93,6 +93,11 @@ class MeasuredJob:
             return self.order
         return "interleaved-1f1b" if (self.space.chunks or 1) > 1 else "1f1b"
 
+    @property
+    def routes(self) -> bool:
+        """Whether the model routes tokens to experts."""
+        return any("expert" in name and value for name, value in self.config.values.items())
+
     def rate(self, step_ns: int) -> float:
         """Tokens a nanosecond and device at a step time."""
         return self.batch * self.sequence / (self.num_devices * step_ns)

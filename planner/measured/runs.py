@@ -19,7 +19,7 @@ from costmodel.errors import InvalidInput, PenstockError
 from costmodel.machines.catalogue import device as catalogue_device
 from costmodel.machines.cluster import read_cluster
 from costmodel.stages.config import OFFLOAD, RECOMPUTE
-from costmodel.stages.strategies.trainers import FLAGS, KERNELS, MEGATRON, SAID, SELECTIVE, trainers
+from costmodel.stages.strategies.trainers import FLAGS, KERNELS, MEGATRON, SAID, SELECTIVE, habits_of
 from costmodel.stages.strategies.training import OPTIMIZER_STATES
 from planner.graph.layers import EQUAL, layers_of
 from planner.measured.job import MeasuredJob
@@ -29,7 +29,7 @@ from simulator.schedules import SCHEDULES
 NEEDED = ("model", "device", "devices", "batch", "step_time_ms")
 WORDS: Mapping[str, tuple[str, ...]] = {
     "recompute": RECOMPUTE, "offload": OFFLOAD, "precision": tuple(PRECISIONS), "optimizer": tuple(OPTIMIZER_STATES),
-    "trainer": tuple(trainers()), "selective": SELECTIVE, "attention": KERNELS, "schedule": tuple(SCHEDULES),
+    "selective": SELECTIVE, "attention": KERNELS, "schedule": tuple(SCHEDULES),
     "memory_kind": ("allocated", "reserved", "device"),
 }  # fmt: skip
 TRUTH = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
@@ -161,10 +161,10 @@ def _check_priced(cells: Cells) -> None:
 
 
 def _trainer(cells: Cells) -> str:
-    """Return the trainer, in the version that is told where that has habits of its own."""
-    trainer = _word(cells, "trainer", MEGATRON)
-    version = f"{trainer}-{cells.get('trainer_version', '')}"
-    return version if version in trainers() else trainer
+    trainer = cells.get("trainer", MEGATRON)
+    habits_of(trainer)
+    version = cells.get("trainer_version", "").replace(".", "_")  # a dot parts the names of constants
+    return f"{trainer}-{version}" if version else trainer
 
 
 def _group(cells: Cells) -> str:

@@ -59,7 +59,7 @@ SAID = (*FLAGS, *SIZES, "attention", "selective")
 
 
 def habits_of(trainer: str) -> TrainerHabits:
-    """Return a trainer's habits.
+    """Return a trainer's habits; a version of it (``megatron-0_14``) that the table lacks has those of today.
 
     Raises
     ------
@@ -67,6 +67,7 @@ def habits_of(trainer: str) -> TrainerHabits:
         When there is no such trainer; names those there are.
     """
     known = trainers()
+    trainer = trainer if trainer in known else trainer.partition("-")[0]
     if trainer not in known:
         raise UsageError(f"no trainer is called {trainer!r}; there are {', '.join(known)}")
     return known[trainer]
