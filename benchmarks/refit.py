@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from benchmarks.accuracy.tables import GIVEN, read
 from benchmarks.support.published_data import published_data
-from costmodel.calibration import ANY, UNKNOWN, Calibration, bounds, to_toml
+from costmodel.calibration import ANY, DENSE, ROUTED, UNKNOWN, Calibration, bounds, to_toml
 from costmodel.files import write_text
 from planner.measured import levers
 from planner.measured.fit_constants import LeverModel, priced_rows
@@ -31,12 +31,14 @@ EVERY = {"vTrain single-node": 8}
 """Of such a source only each so manieth row is fitted: its 720 rows are much alike."""
 BEGUN = Calibration({f"{what}.{ANY}": value for what, value in UNKNOWN.items()})
 """Where published fits begin: what a host takes of a trainer of which nothing is known."""
-COVERED, FEWEST = 0.8, 3
-"""Part of left-out rows in an interval, and sources that make one of a trainer's."""
+COVERED, MOST_COVERED, FEWEST = 0.8, 0.9, 10
+"""Part of left-out rows in an interval, the most of few sources that say it, and sources that make one of their own."""
 
 
 Array = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.intp]
+Key = tuple[str, str, str]
+"""Trainer, standing of the device, kind of model."""
 
 
 @dataclass(frozen=True)
@@ -93,29 +95,45 @@ def given_jobs() -> list[MeasuredJob]:
 
 def intervals(fitted: Refit, unseen: str = "") -> Iterator[dict[str, object]]:
     """Yield between which multiples of promised steps four of five steps of left-out sources lie, but of one unseen."""
-    errors: dict[tuple[str, str], dict[str, list[float]]] = {}
+    errors: dict[Key, dict[str, list[float]]] = {}
     for source in dict.fromkeys(own for own in fitted.sources if own != unseen):
         known, mine = fitted.calibration(source), np.flatnonzero([own == source for own in fitted.sources])
         found = fitted.model.errors(fitted.solved(source), mine)
         for i, error in zip(mine, found, strict=True):
             job = fitted.rows[i][0]
             standing, base = known.standing(job.device), job.trainer.partition("-")[0]
-            for key in ((base, standing), (ANY, standing)):
+            for trainer in (base, ANY):
+                key = trainer, standing, ROUTED if job.routes else DENSE
                 errors.setdefault(key, {}).setdefault(source, []).append(-math.log1p(error))
-    for (trainer, standing), rows in sorted(errors.items()):
-        if trainer == ANY or len(rows) >= FEWEST:
+    for (trainer, standing, kind), own in sorted(errors.items()):
+        if trainer == ANY or len(own) >= FEWEST:
+            rows = own if len(own) >= FEWEST else _of_all_standings(errors, kind)
             low, high = _quantiles(rows)
             yield {
-                "trainer": trainer, "standing": standing, "low": _short(math.exp(low)), "high": _short(math.exp(high)),
-                "rows": sum(map(len, rows.values())), "sources": len(rows),
+                "trainer": trainer, "standing": standing, "kind": kind, "low": _short(math.exp(low)),
+                "high": _short(math.exp(high)), "rows": sum(map(len, rows.values())), "sources": len(rows),
             }  # fmt: skip
 
 
+def _of_all_standings(errors: Mapping[Key, Mapping[str, Sequence[float]]], kind: str) -> dict[str, list[float]]:
+    """Return the errors of any trainer's rows of a kind, whatever their devices rest on."""
+    found: dict[str, list[float]] = {}
+    for (trainer, _, own), rows in errors.items():
+        for source, row in rows.items() if (trainer, own) == (ANY, kind) else ():
+            found.setdefault(source, []).extend(row)
+    return found
+
+
 def _quantiles(rows: Mapping[str, Sequence[float]]) -> tuple[float, float]:
-    """Return the ends of the middle `COVERED` of errors; each source counts alike, however many rows it has."""
+    """Return the ends of the middle `COVERED` of errors; each source counts alike, however many rows it has.
+
+    A source to come is one more than those that are known: of n of them the middle COVERED (n + 1) / n counts (as in
+    conformal prediction, Vovk et al., 2005).
+    """
+    covered = min(MOST_COVERED, COVERED * (len(rows) + 1) / len(rows))
     pairs = sorted((error, 1 / len(own)) for own in rows.values() for error in own)
     reached = np.cumsum([weight for _, weight in pairs]) / len(rows)
-    ends = np.interp([(1 - COVERED) / 2, (1 + COVERED) / 2], reached, [error for error, _ in pairs])
+    ends = np.interp([(1 - covered) / 2, (1 + covered) / 2], reached, [error for error, _ in pairs])
     return float(ends[0]), float(ends[1])
 
 
@@ -147,7 +165,8 @@ def main() -> None:
     for row in rows:
         print(f"{row['name']} {row['value']}: {row['rows']} rows of {row['fitted_on']}")
     for row in wide:
-        print(f"{row['trainer']}, {row['standing']}: {row['low']} to {row['high']}, {row['sources']} sources")
+        whose = ", ".join(str(row[key]) for key in ("trainer", "standing", "kind"))
+        print(f"{whose}: {row['low']} to {row['high']}, {row['sources']} sources")
     write_text(args.output, to_toml(rows, wide))
 
 

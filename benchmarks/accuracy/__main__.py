@@ -96,8 +96,9 @@ def main() -> None:
     args = parser.parse_args()
     if args.left_out:
         from benchmarks.accuracy.left_out import left_out, lines
+        from benchmarks.refit import Refit, given_jobs
 
-        answer = left_out()
+        answer = left_out(Refit(given_jobs()))
         for line in [json.dumps(answer)] if args.json else lines(answer):
             print(line)
         return

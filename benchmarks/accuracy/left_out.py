@@ -8,22 +8,21 @@ from dataclasses import replace
 from statistics import fmean, median
 
 from benchmarks.accuracy.tables import GIVEN, read
-from benchmarks.refit import Refit, given_jobs, intervals
+from benchmarks.refit import Refit, intervals
 from benchmarks.support.published_data import published_data
+from costmodel.calibration import DENSE, ROUTED
 from planner.measured.job import MeasuredJob
 from planner.measured.predicted import Predicted, Predictor
 from planner.measured.prediction_errors import judged
 
-DENSE, ROUTED = "dense", "experts"
 FIGURES = (
     "rows", "time_mape_percent", "time_median_percent", "bias_percent", "interval_coverage_percent",
     "interval_half_width_percent", "rank_correlation", "regret_percent", "mean_row_regret_percent",
 )  # fmt: skip
 
 
-def left_out() -> dict[str, object]:
+def left_out(fitted: Refit) -> dict[str, object]:
     """Return the figures of each source under constants fitted without it, and their means."""
-    fitted = Refit(given_jobs())
     jobs: dict[str, list[MeasuredJob]] = {}
     for table in GIVEN:
         for row in read(published_data(table)):
@@ -45,8 +44,9 @@ def left_out() -> dict[str, object]:
 def _predicted(fitted: Refit, source: str, rows: Sequence[MeasuredJob]) -> list[Predicted]:
     """Predict a source's rows as they would be had nobody seen it: constants and intervals are of the others."""
     known = fitted.calibration(source)
-    wide = {(str(row["trainer"]), str(row["standing"])): row for row in intervals(fitted, source)}
-    ends = {key: (float(str(row["low"])), float(str(row["high"]))) for key, row in wide.items()}
+    keys = ("trainer", "standing", "kind")
+    wide = [([str(row[key]) for key in keys], row) for row in intervals(fitted, source)]
+    ends = {(key[0], key[1], key[2]): (float(str(row["low"])), float(str(row["high"]))) for key, row in wide}
     return Predictor(replace(known, intervals=ends)).all(rows)
 
 

@@ -39,6 +39,8 @@ FAMILIES = {
     "mi355x": "cdna4",
 }  # fmt: skip
 """Devices that run the same kernels, by what their catalogue ids begin with."""
+KINDS = DENSE, ROUTED = ("dense", "experts")
+"""Kinds of models, of which those that route to experts are priced less well."""
 ANY, MEASURED = "any", "executor"
 """What holds for a trainer of which nothing is known, but for the one whose hosts are measured with the profile."""
 RATES, LINKS = (*dict.fromkeys(COMPUTE.values()), "memory"), ("scaleup", "network")
@@ -69,7 +71,7 @@ class Calibration:
         Of a constant of a user's own: mean relative error of steps of jobs that its fit was without.
     trainer : str
         Whose jobs the constants were fitted on; `ANY` where they hold for all.
-    intervals : mapping of (trainer, standing) to (float, float)
+    intervals : mapping of (trainer, standing, kind) to (float, float)
         Between which multiples of promised steps four of five measured ones of sources lie that a fit was without.
     """
 
@@ -77,7 +79,7 @@ class Calibration:
     digest: str = ""
     errors: Mapping[str, float] = field(default_factory=dict)
     trainer: str = ANY
-    intervals: Mapping[tuple[str, str], tuple[float, float]] = field(default_factory=dict)
+    intervals: Mapping[tuple[str, str, str], tuple[float, float]] = field(default_factory=dict)
 
     def factor(self, kind: str, device: str, precision: str) -> float:
         """By how much an operator of a kind of work takes longer than the tables say: its family's times its own."""
@@ -135,22 +137,21 @@ class Calibration:
 
     def step_error(self, devices: Iterable[str], precision: str, trainer: str) -> float | None:
         """Return the mean relative error of steps that a user's own constants say, the largest; None without any."""
-        told = {name for on in devices for name in self._of_device(on, precision)} | {*self._of_trainer(trainer)}
+        told = {name for on in devices for name in self._of_device(on, precision)} | {*self._of_trainer(trainer, precision)}
         known = [error for name, error in self.errors.items() if name in told]
         return max([LEAST_ERROR, *known]) if known else None
 
-    def step_interval(self, devices: Sequence[str], trainer: str) -> tuple[float, float]:
+    def step_interval(self, devices: Sequence[str], trainer: str, kind: str) -> tuple[float, float]:
         """Return between which multiples of a promised step four of five measured ones lie.
 
-        Told by the trainer and by the standing of the devices, of which the widest counts; `UNFITTED` where no
-        published interval holds.
+        Told by the trainer (by any, where of it alone too little is known), the standing of the devices, of which the
+        widest counts, and the kind of model (`KINDS`); `UNFITTED` where no published interval holds.
         """
-        base = trainer.partition("-")[0]
-        standings = {self.standing(device) for device in devices}
-        asked = [(name, standing) for standing in standings for name in (base, ANY)]
-        found = [self.intervals[key] for key in asked if key in self.intervals]
-        wide = (1 + UNFITTED) ** FOUR_OF_FIVE
-        return (min(low for low, _ in found), max(high for _, high in found)) if found else (1 / wide, wide)
+        found = []
+        for standing in set(map(self.standing, devices)):
+            keys = ((name, standing, kind) for name in (trainer.partition("-")[0], ANY))
+            found.append(next((self.intervals[key] for key in keys if key in self.intervals), around(UNFITTED)))
+        return min(low for low, _ in found), max(high for _, high in found)
 
     def standing(self, device: str) -> str:
         """Return what prices of a device rest on: ``fitted`` rows, those of its ``family``, or its ``datasheet``."""
@@ -162,9 +163,11 @@ class Calibration:
             yield from (rate_name(kind, on, precision) for kind in (*COMPUTE, ""))
             yield from (f"{link}.{on}" for link in LINKS)
 
-    def _of_trainer(self, trainer: str) -> Iterator[str]:
-        for what in ("host", "coupled", "fp8", "efficiency", *(f"efficiency:{term}" for term in TERMS)):
-            yield from _names(what, trainer)
+    def _of_trainer(self, trainer: str, precision: str) -> Iterator[str]:
+        """Yield the constants that are taken of a trainer."""
+        kinds = ("host", "coupled", "efficiency", *(["fp8"] if precision == "fp8" else []))
+        for what in (*kinds, *(f"efficiency:{term}" for term in TERMS)):
+            yield from [name for name in _names(what, trainer) if name in self.values][:1]
 
 
 def family_of(device: str) -> str:
@@ -255,10 +258,13 @@ def _read(path: str | Path) -> Calibration:
         found[name] = value
         if "left_out_percent" in row:
             errors[name] = min(row["left_out_percent"].number() / 100, MOST_ERROR)
-    intervals: dict[tuple[str, str], tuple[float, float]] = {}
+    intervals: dict[tuple[str, str, str], tuple[float, float]] = {}
     for node in members["interval"].items() if "interval" in members else ():
-        row = node.members(("trainer", "standing", "low", "high"), ("rows", "sources"))
-        intervals[row["trainer"].text(), row["standing"].text()] = row["low"].number(), row["high"].number()
+        row = node.members(("trainer", "standing", "kind", "low", "high"), ("rows", "sources"))
+        intervals[row["trainer"].text(), row["standing"].text(), row["kind"].text(KINDS)] = (
+            row["low"].number(),
+            row["high"].number(),
+        )
     trainer = members["trainer"].text() if "trainer" in members else ANY
     return Calibration(found, errors=errors, trainer=trainer, intervals=intervals)
 

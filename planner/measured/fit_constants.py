@@ -9,7 +9,7 @@ others. Leaves out memory, which no constant moves.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from statistics import fmean
 
 import numpy as np
@@ -62,8 +62,14 @@ class Fitted:
 
 def fit(jobs: Sequence[MeasuredJob], known: Calibration, family: Callable[[MeasuredJob], str]) -> Fitted:
     """Fit constants of a user's own device and trainer to jobs with measured steps; a `family` is left out whole."""
-    begun = with_hosts(jobs, known)
-    rows = priced_rows(jobs, Predictor(begun))
+    begun = with_own(jobs, known)
+    return fit_rows(priced_rows(jobs, Predictor(begun)), begun, family)
+
+
+def fit_rows(
+    rows: Sequence[tuple[MeasuredJob, JobTerms]], begun: Calibration, family: Callable[[MeasuredJob], str]
+) -> Fitted:
+    """Fit the same to jobs whose terms are known under the constants where the fit begins."""
     if not rows:
         return Fitted({}, (), math.nan, math.nan, math.nan, 0)
     model = LeverModel(rows, levers.own, levers.OWN, sources=False)
@@ -81,8 +87,8 @@ def fit(jobs: Sequence[MeasuredJob], known: Calibration, family: Callable[[Measu
     return Fitted(moved, stayed, _mape(before), _mape(after), _mape(outside), len(rows))
 
 
-def with_hosts(jobs: Sequence[MeasuredJob], known: Calibration) -> Calibration:
-    """Return constants under which the host of each job's trainer takes something, so that a fit can move it."""
+def with_own(jobs: Sequence[MeasuredJob], known: Calibration) -> Calibration:
+    """Return the same constants, those of each job's trainer told as its own, so that a fit can move them."""
     own = {f"efficiency.{job.trainer}": known.of_trainer("efficiency", job.trainer) for job in jobs}
     hosts = {f"host.{job.trainer}": known.of_trainer("host", job.trainer) for job in jobs}
     others = {
@@ -116,7 +122,6 @@ class _Rows:
     closing: Array
     several: Array
     measured: Array
-    scale: Array = field(default_factory=lambda: np.ones(1))
 
 
 class LeverModel:
@@ -159,6 +164,20 @@ class LeverModel:
     def steps(self, at: Array, rows: Array) -> Array:
         """Return the steps of rows, ns."""
         return self._scale[rows] * self._steps(at, rows)[0]
+
+    def terms_at(self, at: Array, row: int, own: JobTerms) -> JobTerms:
+        """Return the terms of a row under factors on its constants."""
+        factors, several = np.exp(self._acts[row] @ at), own.several_hosts
+        sent = factors[5] if several else factors[4]
+        return replace(
+            own,
+            device=own.device * factors[:4],
+            sent=own.sent * factors[4:6],
+            host=own.host * factors[6],
+            closing=own.closing * sent,
+            messages=own.messages * sent,
+            step_ns=round(float(self.steps(at, np.array([row]))[0])),
+        )
 
     def errors(self, at: Array, rows: Array) -> list[float]:
         """Return the relative errors of rows."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from math import isqrt, prod
 
-from costmodel.calibration import Calibration, around, published
+from costmodel.calibration import DENSE, ROUTED, Calibration, around, published
 from costmodel.errors import InvalidInput, UsageError
 from costmodel.machines.cluster import Cluster, uniform_cluster
 from costmodel.machines.cluster_parts import DeviceType
@@ -361,7 +361,10 @@ class Problem:
             return None
         named = [device.catalogue for device in devices]
         error = self.calibration.step_error(named, self.precision_name, self.trainer_name)
-        return self.calibration.step_interval(named, self.trainer_name) if error is None else around(error)
+        if error is not None:
+            return around(error)
+        routes = any(operator.work and operator.work.experts for operator in self.profile.graph.operators)
+        return self.calibration.step_interval(named, self.trainer_name, ROUTED if routes else DENSE)
 
     def measured(self, microbatch_size: int) -> MeasuredOperators:
         """Return the first profile's operators at one micro-batch size."""
