@@ -3,7 +3,7 @@
     python -m benchmarks.accuracy ../shared/data/published/validation_vtrain_multi.csv
     python -m benchmarks.accuracy TABLE.csv --json
     python -m benchmarks.accuracy
-    python -m benchmarks.accuracy --left-out
+    python -m benchmarks.accuracy --left-out --page docs/validation.md
 
 Each row becomes a problem with every choice fixed, priced and simulated as `penstock plan` does; its step time, the
 peak of its fullest rank and the upper bound on that are compared. Errors are (predicted - measured) / measured.
@@ -92,15 +92,18 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=1, metavar="N", help="of each table only every N-th row")
     parser.add_argument("--calibration", type=Path, metavar="F", help="constants from penstock fit")
     parser.add_argument("--left-out", action="store_true", help="leave each source out of the constants in turn")
+    parser.add_argument("--page", type=Path, metavar="docs/validation.md", help="write what --left-out finds into it")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     if args.left_out:
-        from benchmarks.accuracy.left_out import left_out, lines
+        from benchmarks.accuracy.left_out import left_out, lines, write_page
         from benchmarks.refit import Refit, given_jobs
 
         answer = left_out(Refit(given_jobs()))
         for line in [json.dumps(answer)] if args.json else lines(answer):
             print(line)
+        if args.page:
+            write_page(args.page, answer)
         return
     try:
         known = read_calibration(args.calibration) if args.calibration else None

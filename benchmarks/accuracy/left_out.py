@@ -5,12 +5,15 @@ Sums up by source, so that a source counts alike however many rows it has. Leave
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from statistics import fmean, median
 
 from benchmarks.accuracy.tables import GIVEN, read
 from benchmarks.refit import Refit, intervals
 from benchmarks.support.published_data import published_data
 from costmodel.calibration import DENSE, ROUTED
+from costmodel.errors import InvalidInput
+from costmodel.files import write_text
 from planner.measured.job import MeasuredJob
 from planner.measured.predicted import Predicted, Predictor
 from planner.measured.prediction_errors import judged
@@ -77,6 +80,53 @@ def lines(answer: Mapping[str, object]) -> Iterator[str]:
         means: Mapping[str, object] = answer.get(kind, {})  # type: ignore[assignment]
         said = ", ".join(f"{name.removesuffix('_percent').replace('_', ' ')} {_cell(v)}" for name, v in means.items())
         yield f"{kind}: {said}"
+
+
+AIMS = (
+    (DENSE, "time_mape_percent", "mean error over sources", 10.0),
+    (DENSE, "bias_percent", "bias, either way", 4.0),
+    (DENSE, "worst_source_percent", "error of the worst source", 18.0),
+    (ROUTED, "time_mape_percent", "mean error over sources", 18.0),
+    (DENSE, "interval_half_width_percent", "half-width of intervals, median", 20.0),
+)
+"""What is to hold of sources that no constant saw, at most."""
+COVERAGE = (72.0, 88.0)
+"""Per cent of steps that intervals are to hold."""
+START, END = "<!-- prices on unseen sources: begin -->", "<!-- prices on unseen sources: end -->"
+
+
+def page(answer: Mapping[str, object]) -> list[str]:
+    """Return the part of docs/validation.md on prices: what holds, what misses and by how much, each source."""
+    verdicts = []
+    for kind, figure, words, most in AIMS:
+        means: Mapping[str, float] = answer[kind]  # type: ignore[assignment]
+        held = abs(means[figure]) <= most
+        verdicts.append(f"| {kind} | {words} | {means[figure]:+.1f} | {most:g} | {'holds' if held else '**misses**'} |")
+    for kind in (DENSE, ROUTED):
+        covered = answer[kind]["interval_coverage_percent"]  # type: ignore[index]
+        held = COVERAGE[0] <= covered <= COVERAGE[1]
+        aim = f"{COVERAGE[0]:g} to {COVERAGE[1]:g}"
+        verdicts.append(
+            f"| {kind} | steps in intervals | {covered:.1f} | {aim} | {'holds' if held else '**misses**'} |"
+        )
+    head = ["| models | what | per cent | aim | |", "|---|---|---|---|---|"]
+    table = [line for line in lines(answer) if line.startswith("|")]
+    return [START, "", *head, *verdicts, "", *table, "", END]
+
+
+def write_page(path: Path, answer: Mapping[str, object]) -> None:
+    """Write the part into a page, in place of what an earlier run wrote.
+
+    Raises
+    ------
+    InvalidInput
+        When the page has no place for it.
+    """
+    text = path.read_text()
+    if START not in text or END not in text:
+        raise InvalidInput(f"{path}: no place for the part on prices; it lies between {START} and {END}")
+    before, after = text.partition(START)[0], text.partition(END)[2]
+    write_text(path, before + "\n".join(page(answer)) + after)
 
 
 def _cell(value: object) -> str:

@@ -19,7 +19,7 @@ from costmodel.architectures.table import find
 from costmodel.errors import InvalidInput
 from costmodel.files import document, read_toml
 from planner.measured.job import MeasuredJob
-from planner.measured.runs import Run, rows_of_runs
+from planner.measured.runs import MeasuredRun, rows_of_runs
 from planner.question.space import Space
 
 Line = Mapping[str, str]
@@ -304,7 +304,7 @@ def _runs(path: Path) -> Iterator[Row]:
         yield _of_run(run, path)
 
 
-def _of_run(run: Run, path: Path) -> Row:
+def _of_run(run: MeasuredRun, path: Path) -> Row:
     source = run.cells.get("source", path.stem)
     sources = (source, f"{source} {run.cells['device']}") if source in SEVERAL_DEVICES else (source,)
     return Row(run.cells.get("case", f"row {run.number}"), sources, run.job, run.why_not)

@@ -137,7 +137,8 @@ class Calibration:
 
     def step_error(self, devices: Iterable[str], precision: str, trainer: str) -> float | None:
         """Return the mean relative error of steps that a user's own constants say, the largest; None without any."""
-        told = {name for on in devices for name in self._of_device(on, precision)} | {*self._of_trainer(trainer, precision)}
+        told = {name for on in devices for name in self._of_device(on, precision)}
+        told |= {*self._of_trainer(trainer, precision)}
         known = [error for name, error in self.errors.items() if name in told]
         return max([LEAST_ERROR, *known]) if known else None
 

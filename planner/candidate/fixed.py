@@ -23,7 +23,7 @@ def fixed_evaluator(problem: Problem) -> Evaluator:
 
 
 def fixed_candidate(evaluator: Evaluator, layers: Sequence[int] = ()) -> Candidate:
-    """Return the candidate with so many layers a stage, or equally many; a choice left open is its simplest.
+    """Return the candidate with these layers of each stage, or equally many; a choice left open is its simplest.
 
     Raises
     ------

@@ -34,7 +34,7 @@ def layers_of(text: str) -> tuple[int, ...]:
 
 
 def trainer_layers(graph: OperatorGraph, num_stages: int, counts: Sequence[int] = ()) -> tuple[tuple[int, ...], ...]:
-    """Return the operators of each stage as trainers cut a model: so many layers each, or equally many.
+    """Return the operators of each stage as trainers cut a model: `counts` layers each, or equally many.
 
     Where layers do not divide, what comes before and behind them counts as one each, and stages are as even as may be.
 

@@ -9,7 +9,7 @@ from costmodel.calibration import Calibration
 from costmodel.errors import UsageError
 from planner.measured.predicted import Predicted, Predictor
 from planner.measured.prediction_errors import judged
-from planner.measured.runs import COLUMNS, Run
+from planner.measured.runs import COLUMNS, MeasuredRun
 
 FIGURES = {
     "time_mape_percent": "time_mape_percent",
@@ -25,7 +25,7 @@ FIGURES = {
 """Figures of a group, by their names in `judged`."""
 
 
-def judge(runs: Sequence[Run], calibration: Calibration, by: Sequence[str]) -> dict[str, object]:
+def judge(runs: Sequence[MeasuredRun], calibration: Calibration, by: Sequence[str]) -> dict[str, object]:
     """Price rows and return how good that is: rows, rows_priced, skipped, and the figures of each group.
 
     Raises

@@ -1,7 +1,7 @@
 """Jobs that somebody measured, one row each, for `penstock fit` and the benchmarks.
 
-Columns: `model` (a name, or a config.json beside the table or in the working folder), `device` (catalogue id), flags
-of `penstock plan` by their names, `sequence`, `step_time_ms`, `peak_memory_gib` where it is known, and how the job was
+Columns: `model` (a name, or a config.json in the folder of the table or the working folder), `device` (catalogue id),
+flags of `penstock plan` by their names, `sequence`, `step_time_ms`, `peak_memory_gib` where it is known, and how the job was
 run (docs/calibration.md). A column left out, or an empty cell, is the simplest choice. Leaves out models that must be
 captured (`zoo:`) and choices that differ from stage to stage.
 """
@@ -50,7 +50,7 @@ Cells = Mapping[str, str]
 
 
 @dataclass(frozen=True)
-class Run:
+class MeasuredRun:
     """A row: its cells, the job that they mean, or why they mean none that is priced."""
 
     number: int
@@ -75,7 +75,7 @@ def read_runs(path: str | Path) -> list[MeasuredJob]:
     return found
 
 
-def rows_of_runs(path: str | Path) -> list[Run]:
+def rows_of_runs(path: str | Path) -> list[MeasuredRun]:
     """Read a file of runs; a row that is no job says why.
 
     Raises
@@ -94,11 +94,11 @@ def rows_of_runs(path: str | Path) -> list[Run]:
     return [_run(number, _cells(f"{path}: row {number}", line), folder) for number, line in enumerate(lines, 1)]
 
 
-def _run(number: int, cells: Cells, folder: Path) -> Run:
+def _run(number: int, cells: Cells, folder: Path) -> MeasuredRun:
     try:
-        return Run(number, cells, job_of(cells, folder))
+        return MeasuredRun(number, cells, job_of(cells, folder))
     except PenstockError as error:
-        return Run(number, cells, why_not=str(error))
+        return MeasuredRun(number, cells, why_not=str(error))
 
 
 def _cells(path: str, line: Mapping[str, str | None]) -> Cells:
