@@ -99,7 +99,7 @@ def intervals(fitted: Refit, unseen: str = "") -> Iterator[dict[str, object]]:
     for source in dict.fromkeys(own for own in fitted.sources if own != unseen):
         known, mine = fitted.calibration(source), np.flatnonzero([own == source for own in fitted.sources])
         found = fitted.model.errors(fitted.solved(source), mine)
-        for i, error in zip(mine, found, strict=True):
+        for i, error in zip(mine.tolist(), found, strict=True):
             job = fitted.rows[i][0]
             standing, base = known.standing(job.device), job.trainer.partition("-")[0]
             for trainer in (base, ANY):

@@ -33,6 +33,8 @@ IDENTIFIED = 0.9
 """A constant of a user's stays where rows leave more than this part of its spread."""
 
 Array = npt.NDArray[np.float64]
+Indices = npt.NDArray[np.intp]
+Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -161,9 +163,9 @@ class LeverModel:
         promised = np.array([terms.step_ns for _, terms in rows], dtype=float)
         self._scale = promised / self._steps(np.zeros(len(self.names)), np.arange(len(rows)))[0]
 
-    def steps(self, at: Array, rows: Array) -> Array:
+    def steps(self, at: Array, rows: Indices) -> Array:
         """Return the steps of rows, ns."""
-        return self._scale[rows] * self._steps(at, rows)[0]
+        return np.asarray(self._scale[rows] * self._steps(at, rows)[0])
 
     def terms_at(self, at: Array, row: int, own: JobTerms) -> JobTerms:
         """Return the terms of a row under factors on its constants."""
@@ -179,7 +181,7 @@ class LeverModel:
             step_ns=round(float(self.steps(at, np.array([row]))[0])),
         )
 
-    def errors(self, at: Array, rows: Array) -> list[float]:
+    def errors(self, at: Array, rows: Indices) -> list[float]:
         """Return the relative errors of rows."""
         return list(self.steps(at, rows) / self._rows.measured[rows] - 1)
 
@@ -187,9 +189,9 @@ class LeverModel:
         """Whether any row depends on a constant at all."""
         return bool(self._steps(np.zeros(len(self.names)), np.arange(len(self._scale)))[1][:, lever].any())
 
-    def told_by(self, rows: Array) -> Array:
+    def told_by(self, rows: Indices) -> Flags:
         """Return for each constant whether it acts on some of the rows."""
-        return self._acts[rows].any(axis=(0, 1))
+        return np.asarray(self._acts[rows].any(axis=(0, 1)))
 
     def rows_of(self, name: str) -> list[int]:
         """Return the rows on which a constant acts."""
@@ -197,14 +199,14 @@ class LeverModel:
             return []
         return [int(i) for i in np.flatnonzero(self._acts[:, :, self.names.index(name)].any(axis=1))]
 
-    def identified(self, rows: Array) -> npt.NDArray[np.bool_]:
+    def identified(self, rows: Indices) -> Flags:
         """Return which constants rows tell something of."""
         slopes = self._steps(np.zeros(len(self.names)), rows)[1]
         slopes = slopes / self._noise[rows][:, None]
         left = np.linalg.inv(slopes.T @ slopes + np.diag(self._pull))
-        return np.sqrt(left.diagonal() * self._pull) < IDENTIFIED
+        return np.asarray(np.sqrt(left.diagonal() * self._pull) < IDENTIFIED)
 
-    def solve(self, rows: Array, free: npt.NDArray[np.bool_] | None = None) -> Array:
+    def solve(self, rows: Indices, free: Flags | None = None) -> Array:
         """Return where constants move to meet rows; those that are not free stay."""
         at, pull = np.zeros(len(self.names)), np.diag(self._pull)
         moves = np.ones(len(at), bool) if free is None else free
@@ -222,7 +224,7 @@ class LeverModel:
             at[moves] -= np.clip(step, -LARGEST, LARGEST)
         return at
 
-    def _steps(self, at: Array, rows: Array) -> tuple[Array, Array]:
+    def _steps(self, at: Array, rows: Indices) -> tuple[Array, Array]:
         """Return steps, and by how much their logarithms grow with each constant's."""
         acts, known = self._acts[rows], self._rows
         factors = np.exp(acts @ at)
@@ -251,7 +253,7 @@ def _side_by_side(rows: Sequence[tuple[MeasuredJob, JobTerms]]) -> _Rows:
     )
 
 
-def _whitened(off: Array, slopes: Array, groups: Sequence[Array], source: float) -> tuple[Array, Array]:
+def _whitened(off: Array, slopes: Array, groups: Sequence[Indices], source: float) -> tuple[Array, Array]:
     """Return errors and slopes, in units of noise, what a source errs in the mean counting as one error of its own."""
     left, right = np.empty_like(off), np.empty_like(slopes)
     for own in groups:

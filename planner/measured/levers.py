@@ -59,7 +59,7 @@ KIND = {"grouped": "matmul", "memory": ""}
 
 def own(job: MeasuredJob) -> Levers:
     """Return the constants of a user's fit that multiply each term of a job: the device's and the trainer's own."""
-    found = {
+    found: dict[str, tuple[str, ...]] = {
         term: (f"efficiency.{job.trainer}", rate_name(KIND.get(term, term), job.device, job.precision))
         for term in DEVICE_TERMS
     }

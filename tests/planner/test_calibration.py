@@ -224,7 +224,8 @@ def test_an_interval_is_told_by_trainer_standing_and_kind_of_model_the_widest_of
 
 def test_a_trainer_takes_its_version_s_constants_else_its_own_else_those_of_any() -> None:
     known = Calibration({"efficiency.any": 1.3, "efficiency.t": 1.2, "efficiency.t-2022": 1.1,
-                         "efficiency.any.grouped": 2.0, "matmul.hopper.bf16": 1.5, "matmul.h100-sxm-80.bf16": 1.1, "host.any": 16.0})  # fmt: skip
+                         "efficiency.any.grouped": 2.0, "matmul.hopper.bf16": 1.5, "matmul.h100-sxm-80.bf16": 1.1,
+                         "host.any": 16.0})  # fmt: skip
     assert [known.of_trainer("efficiency", who) for who in ("t-2022", "t-0_14", "u", "executor")] == [
         1.1,
         1.2,
