@@ -40,7 +40,7 @@ def test_a_sample_of_steps_on_many_nodes_is_within_a_tenth() -> None:
 
 def test_samples_of_other_tables_keep_to_their_errors_in_time_and_memory() -> None:
     found = figures("validation_tables.csv")
-    for source, most in {"Korthikanti": 6, "SimuMax": 7, "torchtitan": 20}.items():
+    for source, most in {"Korthikanti": 6, "SimuMax": 9, "torchtitan": 20}.items():
         assert number(found, source, "time_mape_percent") < most
     assert number(found, "SimuMax", "memory_mape_percent") < 6
     assert number(found, "SimuMax", "memory_upper_bound_coverage_percent") == 100
