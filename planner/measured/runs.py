@@ -1,9 +1,9 @@
 """Jobs that somebody measured, one row each, for `penstock fit` and the benchmarks.
 
 Columns: `model` (a name, or a config.json in the folder of the table or the working folder), `device` (catalogue id),
-flags of `penstock plan` by their names, `sequence`, `step_time_ms`, `peak_memory_gib` where it is known, and how the job
-was run (docs/calibration.md). A column left out, or an empty cell, is the simplest choice. Leaves out models that must be
-captured (`zoo:`) and choices that differ from stage to stage.
+flags of `penstock plan` by their names, `sequence`, `step_time_ms`, `peak_memory_gib` where it is known, and how the
+job was run (docs/calibration.md). A column left out, or an empty cell, is the simplest choice. Leaves out models that
+must be captured (`zoo:`) and choices that differ from stage to stage.
 """
 
 import csv
