@@ -10,9 +10,8 @@ from costmodel.errors import UsageError
 from planner.commands.answer import Answer, say
 from planner.commands.checked_output import Output, write_checked
 from planner.commands.flags import positive
+from planner.export.job_configs.key_table import TRAINERS
 from planner.report.summary.text import milliseconds
-
-TRAINERS = ("deepspeed", "torchtitan", "megatron", "megatron-bridge")
 
 
 def add_job_arguments(parser: argparse.ArgumentParser) -> None:

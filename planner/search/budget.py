@@ -45,6 +45,7 @@ class Deadline:
 
     def __init__(self, seconds: float, whole: "Deadline | None" = None) -> None:
         self._start, self._seconds, self._reserved, self._whole = time.monotonic(), seconds, 0.0, whole
+        self._start_cpu_s = time.process_time()
         self.hit = False
 
     @property
@@ -59,9 +60,19 @@ class Deadline:
         """Seconds since its end; 0 before."""
         return max(0.0, time.monotonic() - self._start - self._seconds)
 
+    @property
+    def wall_per_cpu(self) -> float:
+        """Seconds that a CPU second of this process takes on this machine, at least 1: as seen so far.
+
+        Before anything is seen the process has a core to itself: one such second counts with those that were seen.
+        """
+        passed_s, cpu_s = time.monotonic() - self._start, time.process_time() - self._start_cpu_s
+        return max(1.0, (1 + passed_s) / (1 + cpu_s))
+
     def restart(self, seconds: float) -> None:
         """Set the deadline to this number of seconds from now."""
-        self._start, self._seconds, self.hit = time.monotonic(), seconds, False
+        self._start, self._start_cpu_s = time.monotonic(), time.process_time()
+        self._seconds, self.hit = seconds, False
 
     def reserve(self, seconds: float) -> None:
         """Reserve this time at the end, in place of what was reserved before."""
@@ -115,17 +126,19 @@ class WriteReserve:
 
     @property
     def most_s(self) -> float:
-        """What writing a plan that is taken now may take at most."""
+        """CPU seconds that writing a plan that is taken now may take at most."""
         if self.problem.effort.deterministic_limit is not None:
             return inf
-        return self._spare_s + min(WRITING_PART * self.problem.effort.time_limit_s, self.limits.remaining_s)
+        wall_s = self._spare_s + min(WRITING_PART * self.problem.effort.time_limit_s, self.limits.remaining_s)
+        return wall_s / self.limits.wall_per_cpu
 
     def reserve(self, best: Evaluated) -> None:
         """End the search early enough for what follows it."""
         if self.problem.effort.deterministic_limit is not None:
             return
         if best.fits:
-            self.limits.reserve(max(0.0, writing_s(best.num_actions, best.copies) - self._spare_s))
+            writing = writing_s(best.num_actions, best.copies) * self.limits.wall_per_cpu
+            self.limits.reserve(max(0.0, writing - self._spare_s))
         else:
             self.limits.reserve(WAYS_OUT_PART * max(0.0, self.problem.effort.time_limit_s - SEARCH_ALONE_S))
 

@@ -11,6 +11,8 @@ from planner.answer.decide import plan
 from planner.checker import check_plan
 from planner.commands import main
 from planner.question.pins import read_pins
+from planner.search.loop import PortfolioSearch
+from tests.properties.exact_promises import COUNTED
 from tests.support.pipelines import pipelines
 from tests.support.random_profiles import branches, chain, profile_of
 
@@ -307,6 +309,19 @@ def test_the_command_takes_a_pin_file(tmp_path, capsys):
     assert answer["status"] == "optimal"
     assert [s["ranks"] for s in answer["stages"]] == [[0, 1], [2], [2]]
     assert json.loads((tmp_path / "plan.json").read_text())["provenance"]["options"]["pins"]["stage"][2] == ["*"]
+
+
+def test_the_bound_of_pinned_stages_does_not_depend_on_who_made_their_candidates(tmp_path):
+    """Families that differ in what pins fix hold the same stages, and several may make them."""
+    search = PortfolioSearch(replace(problem_of(tmp_path, TWO_BRANCHES), effort=COUNTED), None)
+    outcome = search.run()
+    assert outcome.bound.ns
+    family_of = outcome.prepared.family_of
+    for candidate, family in family_of.items():
+        if candidate.schedule == "graph-zb":
+            family_of[candidate] = replace(family, config=replace(family.config, zero=3 - family.config.zero))
+    search.state.bounds.take_orders_of_pinned()
+    assert search.state.bounds.least_ns == outcome.bound.ns
 
 
 def test_pinned_stages_in_a_loop_are_tried_under_schedules_of_loops_too(tmp_path):

@@ -54,6 +54,7 @@ def write_examples(home: Path) -> None:
         "runs.csv": "model,device,devices,batch,step_time_ms\n"
         + "".join(f"config.json,a100-sxm-80,2,{n},{2.5 * n}\n" for n in (8, 16)),
         "all_reduce.txt": NCCL_TEXT,
+        "ds_config.json": json.dumps({"train_batch_size": 64, "train_micro_batch_size_per_gpu": 1}),
         "topo.txt": nvidia(matrix(2, lambda i, j: "NV12")),
     }
     texts |= {f"rank{rank}.json": json.dumps(trace(rank)) for rank in range(2)}

@@ -12,6 +12,8 @@ from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 
+TRAINERS = ("deepspeed", "torchtitan", "megatron", "megatron-bridge")
+"""Trainers whose configurations are read."""
 WHY = {
     "model": "the profile says what the model is",
     "data": "it says what is learned from, not how long a step takes",

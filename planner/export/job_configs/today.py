@@ -14,14 +14,12 @@ from planner.export.job_configs.deepspeed_job import deepspeed_job
 from planner.export.job_configs.entries import Entry, read_entries
 from planner.export.job_configs.facts import Facts, facts_of
 from planner.export.job_configs.interpreted import TodaysJob, check_model
-from planner.export.job_configs.key_table import key_table
+from planner.export.job_configs.key_table import TRAINERS, key_table
 from planner.export.job_configs.megatron_job import megatron_job
 from planner.export.job_configs.torchtitan_job import torchtitan_job
 from planner.plan import Plan
 from planner.question.problem import Problem
 from planner.question.same_model import sample_of
-
-TRAINERS = ("deepspeed", "torchtitan", "megatron", "megatron-bridge")
 
 
 def todays_plan(path: str | Path, trainer: str, profile: Profile, given_world: int = 0) -> tuple[Plan, Facts]:

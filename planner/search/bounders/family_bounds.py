@@ -285,11 +285,15 @@ class FamilyBounds:
     def take_orders_of_pinned(self) -> None:
         """Bound every order of stages that pins give whole, at each micro-batch size, and nothing else."""
         self.of, self._num_split, self.seen_all = {}, 0, True
+        of_size: dict[int, Family] = {}
         for each in self.pool.found.values():
             family = self.prepared.family_of.get(each.candidate)
-            if family:
+            if family:  # any stands for all of its micro-batch size, which hold the same stages
+                family = of_size.setdefault(family.microbatch_size, replace(family, split=False))
+                split = each.candidate.schedule == WITHIN_LIMIT and self.prepared.problem.schedule == AUTO
                 evaluator = self.prepared.evaluator(family.microbatch_size)
                 run = evaluator.simulate(each.candidate)
                 speeds = evaluator.speeds_of(run.blocks)
                 bound_ns = bound_of(run.times.structure.schedule, run.times.costs, speeds=speeds).ns
-                self.of[family] = min(bound_ns, self.of.get(family, bound_ns))
+                one = replace(family, split=split)
+                self.of[one] = min(bound_ns, self.of.get(one, bound_ns))

@@ -220,8 +220,9 @@ class FirstPlans:
         seconds = table.num_actions * np.array([per_action[copies] for copies in table.rows.data.tolist()])
         known = seconds[table.num_actions * table.rows.data <= most_actions()]
         most = min(self._writing.most_s, max(SPARE_S, known.max(initial=0.0)))
-        levels = np.maximum(0, np.ceil(np.log2(seconds / SPARE_S))).astype(int)
-        left = [number] * (1 + int(max(0.0, np.floor(np.log2(most / SPARE_S)))) if most >= SPARE_S else 0)
+        shortest = min(SPARE_S, most)  # a busy machine may leave less
+        levels = np.maximum(0, np.ceil(np.log2(seconds / shortest))).astype(int)
+        left = [number] * (1 + int(np.floor(np.log2(most / shortest))))
         for row in rows:
             open_ones = [level for level in range(levels[row], len(left)) if left[level]]
             for level in open_ones:

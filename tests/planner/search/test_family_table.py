@@ -1,5 +1,6 @@
 """The table of families: one piece of each kind stands for the model, even stages, estimates, and what comes first."""
 
+import time
 from pathlib import Path
 from random import Random
 
@@ -15,6 +16,7 @@ from costmodel.stages.strategies.quotient import quotient_of
 from planner.question.effort import Effort
 from planner.question.problem import Problem
 from planner.question.space import Space
+from planner.search.budget import SPARE_S
 from planner.search.loop import PortfolioSearch
 from planner.search.proposers import known_shapes
 from planner.search.proposers.known_shapes import FirstPlans
@@ -196,6 +198,19 @@ def test_a_longer_limit_tries_the_rows_of_a_shorter_one() -> None:
         assert table is not None
         tried.append(set(first._some(table, range(len(table)), 5)))
     assert tried[0] < tried[1]
+
+
+def test_without_any_time_left_on_a_busy_machine_the_same_short_rows_are_tried() -> None:
+    """A process that waits has, for all that it knows, a part of a core, and so less than the spare time for writing."""
+    search = PortfolioSearch(Problem(described("llama"), None, 4, 32, effort=Effort(0.0)), None)
+    first = FirstPlans(search.state.prepared, search.state.pool, search.state.writing, search.state.limits)
+    table = search.state.prepared.small_table
+    assert table is not None
+    quiet = list(first._some(table, range(len(table)), 5))
+    time.sleep(0.2)
+    assert search.state.writing.most_s < SPARE_S
+    assert quiet
+    assert quiet == list(first._some(table, range(len(table)), 5))
 
 
 def test_a_table_counts_actions_as_a_cut_does() -> None:

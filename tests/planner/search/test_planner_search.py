@@ -329,7 +329,7 @@ def test_a_profile_in_which_nothing_takes_time_is_refused() -> None:
         ({"num_devices": 0}, "0 devices asked for"),
         ({"schedule": "zb-h9"}, "no schedule is called 'zb-h9'"),
         ({"planner": "best"}, "no planner is called 'best'; there are ours, chain"),
-        ({"optimizer": "lion"}, "optimizer 'lion'; allowed are none, sgd"),
+        ({"optimizer": "sophia"}, "optimizer 'sophia'; allowed are none, sgd"),
         ({"max_stages": 0}, "at most 0 stages"),
     ],
 )

@@ -1,5 +1,6 @@
 """Whose turn it is in a search: by gain per second, before and since; first plans alone; a share for proofs."""
 
+import time
 from collections.abc import Generator
 
 import pytest
@@ -119,3 +120,11 @@ def test_a_part_with_nothing_left_to_do_is_asked_again_when_a_candidate_is_new(s
     state.pool.version += 1
     scheduler.run(Deadline(LONG_S))
     assert notes == ["once", "once"]
+
+
+def test_what_follows_a_search_is_given_more_time_where_other_processes_use_the_core() -> None:
+    """A process that waits for a fifth of a second has, for all that it knows, a part of a core."""
+    limits = Deadline(10.0)
+    assert limits.wall_per_cpu < 1.1
+    time.sleep(0.2)
+    assert limits.wall_per_cpu > 1.1
