@@ -2,12 +2,15 @@
 
     python -m benchmarks.accuracy ../shared/data/published/validation_vtrain_multi.csv
     python -m benchmarks.accuracy TABLE.csv --json
+    python -m benchmarks.accuracy
+    python -m benchmarks.accuracy --left-out --page docs/validation.md
 
 Each row becomes a problem with every choice fixed, priced and simulated as `penstock plan` does; its step time, the
 peak of its fullest rank and the upper bound on that are compared. Errors are (predicted - measured) / measured.
 Regret: the measured time of the configuration that we would have chosen of one model, batch and number of devices over
 the best measured one. Rows that cannot be predicted are counted and listed with the reason; below 90 % coverage the
-errors of a source do not count.
+errors of a source do not count. Without a table all given ones are read. With --left-out each source is priced with
+constants that were fitted without it (`benchmarks.refit`), dense models and those with experts apart.
 """
 
 import argparse
@@ -15,8 +18,9 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.accuracy.tables import Row, read
+from benchmarks.accuracy.tables import GIVEN, Row, read
 from benchmarks.peer_problems.aceso.job import AcesoJob, AcesoPredictor
+from benchmarks.support.published_data import published_data
 from costmodel.calibration import Calibration, read_calibration
 from costmodel.errors import PenstockError
 from planner.measured.job import MeasuredJob
@@ -28,7 +32,9 @@ LEAST_COVERAGE = 0.9
 COLUMNS = {
     "rows": "rows", "rows_skipped": "skipped", "time_mape_percent": "error %",
     "time_median_percent": "median %", "bias_percent": "bias %", "interval_coverage_percent": "in interval %",
+    "interval_half_width_percent": "half-width %",
     "rank_correlation": "ranks", "grouped_rank_correlation": "in groups", "regret_percent": "regret %",
+    "mean_row_regret_percent": "any row %",
     "forward_mape_percent": "F %", "backward_mape_percent": "B %", "memory_mape_percent": "memory %",
     "memory_upper_bound_coverage_percent": "below upper %",
     "memory_upper_bound_median_percent": "upper by %",
@@ -82,14 +88,30 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.accuracy", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("tables", nargs="+", type=Path, metavar="TABLE.csv")
+    parser.add_argument("tables", nargs="*", type=Path, metavar="TABLE.csv", help="(default: all that are given)")
     parser.add_argument("--every", type=int, default=1, metavar="N", help="of each table only every N-th row")
     parser.add_argument("--calibration", type=Path, metavar="F", help="constants from penstock fit")
+    parser.add_argument("--left-out", action="store_true", help="leave each source out of the constants in turn")
+    parser.add_argument("--page", type=Path, metavar="docs/validation.md", help="write what --left-out finds into it")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
+    if args.left_out:
+        from benchmarks.accuracy.left_out import left_out, lines, write_page
+        from benchmarks.refit import Refit, given_jobs
+
+        answer = left_out(Refit(given_jobs()))
+        for line in [json.dumps(answer)] if args.json else lines(answer):
+            print(line)
+        if args.page:
+            write_page(args.page, answer)
+        return
     try:
         known = read_calibration(args.calibration) if args.calibration else None
-        found = [pair for table in args.tables for pair in predicted(read(table), args.every, known)]
+        found = [
+            pair
+            for table in args.tables or map(published_data, GIVEN)
+            for pair in predicted(read(table), args.every, known)
+        ]
     except PenstockError as error:
         parser.exit(error.exit_code, f"{error}\n")
     figures = summary(found)

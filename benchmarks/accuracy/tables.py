@@ -10,16 +10,30 @@ import csv
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 from benchmarks.peer_problems.aceso.job import AcesoJob
 from costmodel.architectures.configs import Config, make_config
 from costmodel.architectures.table import find
 from costmodel.errors import InvalidInput
+from costmodel.files import document, read_toml
 from planner.measured.job import MeasuredJob
+from planner.measured.runs import MeasuredRun, rows_of_runs
 from planner.question.space import Space
 
 Line = Mapping[str, str]
+RUNS = "measured_runs.csv"
+"""Beside a table: those of its rows that have a batch and a shape, in the columns of `penstock fit`."""
+GIVEN = (
+    "validation_vtrain_single.csv", "validation_vtrain_multi.csv", "validation_tables.csv",
+    "megatron_bridge_anchors.csv", "more/megatron_bridge_25.11_to_26.02.csv", "more/measured_runs.csv",
+    "validation_aceso_measured.csv",
+)  # fmt: skip
+"""Tables of steps that are given, in the folder of published data."""
+SOURCES = Path(__file__).with_name("sources.toml")
+SEVERAL_DEVICES = ("llm-foundry MPT", "IBM fms-fsdp")
+"""Sources of which each device's rows are told apart, too."""
 
 
 @dataclass(frozen=True)
@@ -43,10 +57,28 @@ def read(path: Path) -> list[Row]:
     lines = _lines(path)
     for column, reader in READERS.items():
         if lines and column in lines[0]:
-            return list(reader(lines, path))
+            return list(map(_with_trainer, reader(lines, path)))
     raise InvalidInput(
         f"{path}: no known table has these columns; one is told by its column {', '.join(map(repr, READERS))}"
     )
+
+
+@cache
+def trainers_of_sources() -> Mapping[str, str]:
+    """Return the trainer of each source (`sources.toml`)."""
+    members = document(read_toml(SOURCES), "penstock-sources", 1, ("source",))
+    rows = members["source"].entries()
+    return {name: node.members(("trainer", "kernels", "supports"))["trainer"].text() for name, node in rows.items()}
+
+
+def _with_trainer(row: Row) -> Row:
+    """Return a row whose job names its source's trainer in the version that ran it, where the row itself names none."""
+    source, job = row.sources[0], row.job
+    if not isinstance(job, MeasuredJob) or source not in trainers_of_sources():
+        return row
+    trainer = trainers_of_sources()[source]
+    told = job.trainer == "torchtitan" and trainer == "torchtitan-2024"
+    return replace(row, job=replace(job, source=source, trainer=job.trainer if told else trainer))
 
 
 def _lines(path: Path) -> list[Line]:
@@ -80,8 +112,15 @@ def _gpt(line: Line, hidden: str, layers: str, heads: str, sequence: str) -> Con
     return make_config("gpt2", {**{key: int(line[column]) for key, column in values.items()}, "vocab_size": 51200})
 
 
-def _tables(lines: Sequence[Line]) -> Iterator[Row]:
+def _tables(lines: Sequence[Line], path: Path) -> Iterator[Row]:
+    runs = path.with_name(RUNS)
+    asked = (
+        {(run.cells.get("source"), run.cells.get("case")): run for run in rows_of_runs(runs)} if runs.exists() else {}
+    )
     for line in lines:
+        if (line["source"], line["case"]) in asked:
+            yield _of_run(asked[line["source"], line["case"]], path)
+            continue
         source = line["source"].split()[0]
         name = f"{line['model']} {line['case']}"
         reader = {"Korthikanti": _korthikanti, "torchtitan": _torchtitan, "SimuMax": _simumax}.get(source)
@@ -189,18 +228,20 @@ def _bridge(lines: Sequence[Line]) -> Iterator[Row]:
         newest.setdefault((line["model"], line["system"], line["precision"]), line["release"])
     for line in lines:
         model = MODELS.get(line["model"].split(" Interleaved")[0], "")
-        name = f"{line['model']} {line['system']} {line['precision']} {line['release'].split()[0]}"
+        release = line["release"].split()[0]
+        name = f"{line['model']} {line['system']} {line['precision']} {release}"
+        sources = ("Megatron-Bridge", f"Megatron-Bridge {'.'.join(release.split('.')[:2])}")
         precision = {"BF16": "bf16", "FP8": "fp8", "MXFP8": "fp8"}.get(line["precision"], "")
         why_not = "LoRA freezes the model, which is not described" if "LoRA" in line["section"] else ""
         why_not = why_not or ("" if precision else f"{line['precision']} is not priced")
         why_not = why_not or ("" if model else f"{line['model']} is not described")
         if why_not:
-            yield Row(name, ("Megatron-Bridge",), why_not=why_not)
+            yield Row(name, sources, why_not=why_not)
             continue
         is_newest = newest[line["model"], line["system"], line["precision"]] == line["release"]
         job = _of_bridge(name, line, model, precision)
         ranked = f"{line['system']} {line['precision']}" if is_newest else ""
-        yield Row(name, ("Megatron-Bridge",), replace(job, ranked_with=ranked))
+        yield Row(name, sources, replace(job, ranked_with=ranked))
 
 
 def _of_bridge(name: str, line: Line, model: str, precision: str) -> MeasuredJob:
@@ -257,10 +298,23 @@ def _of_aceso(line: Line, path: Path) -> AcesoJob:
     return AcesoJob(path.with_name(ARCHIVE), line["hardware"], line["model_size"], line["config"])
 
 
+def _runs(path: Path) -> Iterator[Row]:
+    """Yield the rows of a table in the columns of `penstock fit`."""
+    for run in rows_of_runs(path):
+        yield _of_run(run, path)
+
+
+def _of_run(run: MeasuredRun, path: Path) -> Row:
+    source = run.cells.get("source", path.stem)
+    sources = (source, f"{source} {run.cells['device']}") if source in SEVERAL_DEVICES else (source,)
+    return Row(run.cells.get("case", f"row {run.number}"), sources, run.job, run.why_not)
+
+
 READERS: Mapping[str, Callable[[Sequence[Line], Path], Iterator[Row]]] = {
+    "step_time_ms": lambda _, path: _runs(path),
     "release": lambda lines, _: _bridge(lines),
     "iteration time (ms)": lambda lines, _: _vtrain(lines),
-    "source": lambda lines, _: _tables(lines),
+    "source": _tables,
     "stage": _aceso_stages,
     "hardware": _aceso,
 }

@@ -15,6 +15,12 @@ BLOCK_QUERIES = 128
 """Queries that one processor takes at a time."""
 
 
+def kernel_factor(device_id: str, kernel: str) -> float:
+    """Return by how much a kernel takes longer on a device than `attention_ns` says, which is between kernels."""
+    known = tables.processors()
+    return tables.kernels().get((known.get(device_id, known["*"])[1], kernel), 1.0)
+
+
 def num_pairs(work: Work) -> int:
     """Return how many (query, key) pairs one head of one sample computes."""
     masked = min(work.tokens, work.context) if work.causal else 0

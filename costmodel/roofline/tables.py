@@ -51,6 +51,12 @@ def rows(name: str) -> tuple[Mapping[str, str], ...]:
 
 
 @cache
+def kernels() -> Mapping[tuple[str, str], float]:
+    """Return by (family, kernel) by how much a kernel of attention takes longer than the family's table says."""
+    return {(row["family"], row["kernel"]): float(row["factor"]) for row in rows("kernels")}
+
+
+@cache
 def achievable() -> Mapping[tuple[str, str], Scenarios]:
     """Return by (device, precision) the fraction of peak that large matmuls reach.
 

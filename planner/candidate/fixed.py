@@ -1,20 +1,16 @@
-"""The one candidate of a problem whose choices are all fixed: equally many layers a stage, as trainers cut them.
+"""The one candidate of a problem whose choices are all fixed, in stages of whole layers as trainers cut them.
 
-Layers are divided evenly, or else as evenly as may be with what comes before and behind them counted as a layer each
-(Megatron-LM's `--account-for-embedding-in-pipeline-split` and its sister). Leaves out uneven layouts written by hand
-(`planner.question.pins`).
+Leaves out layouts that divide layers (`planner.question.pins`).
 """
 
-from itertools import pairwise
+from collections.abc import Sequence
 
-from costmodel.errors import NoPlanFits
-from costmodel.model.graph import OperatorGraph
 from costmodel.stages.config import StageConfig
 from costmodel.stages.strategies.blocks import block_names, block_spans
 from planner.candidate.candidate import Candidate, in_loop
 from planner.candidate.evaluate import Evaluator
-from planner.graph.atoms import Atoms, prepare
-from planner.graph.layers import equal_layers
+from planner.graph.atoms import prepare
+from planner.graph.layers import trainer_layers
 from planner.question.problem import Problem
 
 
@@ -26,11 +22,13 @@ def fixed_evaluator(problem: Problem) -> Evaluator:
     return Evaluator(problem, prepare(graph, together), problem.microbatch_sizes[0])
 
 
-def fixed_candidate(evaluator: Evaluator) -> Candidate:
-    """Return the candidate; a choice that is left open is its simplest.
+def fixed_candidate(evaluator: Evaluator, layers: Sequence[int] = ()) -> Candidate:
+    """Return the candidate with these layers of each stage, or equally many; a choice left open is its simplest.
 
     Raises
     ------
+    UsageError
+        When the model has other layers.
     NoPlanFits
         For more stages than layers.
     """
@@ -48,29 +46,8 @@ def fixed_candidate(evaluator: Evaluator) -> Candidate:
         space.recompute or "none",
         space.offload or "none",
     )
-    partition = _cut(evaluator.atoms, stages)
+    rows = trainer_layers(evaluator.atoms.graph, stages, layers)
+    stage_of = {operator: stage for stage, row in enumerate(rows) for operator in row}
+    partition = tuple(stage_of[members[0]] for members in evaluator.atoms.members)
     schedule = problem.schedules[0]
     return Candidate(partition, in_loop(config, stages, places), evaluator.microbatch_size, schedule, line=True)
-
-
-def _cut(atoms: Atoms, num_stages: int) -> tuple[int, ...]:
-    graph = atoms.graph
-    rows = equal_layers(graph, num_stages) or nearly_equal(graph, num_stages)
-    stage_of = {operator: stage for stage, row in enumerate(rows) for operator in row}
-    return tuple(stage_of[members[0]] for members in atoms.members)
-
-
-def nearly_equal(graph: OperatorGraph, num_stages: int) -> tuple[tuple[int, ...], ...]:
-    """Return the operators of each stage, as evenly as may be; what comes before and behind layers counts as one each.
-
-    Raises
-    ------
-    NoPlanFits
-        For more stages than such pieces.
-    """
-    spans = block_spans(block_names(graph.operators))
-    starts = sorted({0, *(span.start for span in spans), spans[-1].stop} - {len(graph.operators)})
-    if len(starts) < num_stages:
-        raise NoPlanFits(f"{num_stages} stages, and {graph.name} has {len(starts)} layers and ends; take fewer stages")
-    bounds = [starts[i * len(starts) // num_stages] for i in range(num_stages)]
-    return tuple(tuple(range(start, stop)) for start, stop in pairwise((*bounds, len(graph.operators))))

@@ -5,11 +5,11 @@ Leaves out the search.
 """
 
 import hashlib
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from importlib import metadata
 
-from costmodel.calibration import interval_ns
 from costmodel.model.graph import OperatorGraph
 from costmodel.model.profile import Profile
 from costmodel.model.whole_model import SplitRatios
@@ -155,8 +155,8 @@ def _prediction(evaluator: Evaluator, candidate: Candidate, run: Run) -> Predict
 
 def expected_ns(problem: Problem, step_ns: int) -> tuple[int, int] | None:
     """Return between what four of five measured steps lie; None where the error of predictions is not known."""
-    error = problem.step_error
-    return None if error is None else interval_ns(step_ns, error)
+    wide = problem.step_interval
+    return None if wide is None else (math.floor(step_ns * wide[0]), math.ceil(step_ns * wide[1]))
 
 
 def provenance(problem: Problem, microbatch_size: int) -> dict[str, object]:

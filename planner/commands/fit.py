@@ -2,28 +2,59 @@
 
     penstock fit runs.csv -o calibration.toml
     penstock plan profile.json --devices 8 --batch 64 --calibration calibration.toml -o plan.json
+    penstock fit runs.csv --judge --by source,device
 
 One row a job: model, device, flags of penstock plan by their names, step_time_ms. Constants are shrunk towards what
 they were and bounded; those that the rows do not identify stay, and are named. The error with one family of rows (one
-model and one set of degrees) left out at a time says what to expect of other jobs.
+model and one set of degrees) left out at a time says what to expect of other jobs. With --judge nothing is fitted or
+written: the rows judge the prices of today, by groups of rows that agree in some columns.
 """
 
 import argparse
 import math
 
+from costmodel.errors import UsageError
 from planner.commands.answer import Answer, say
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
     parser.add_argument("runs", metavar="RUNS.csv", help="measured jobs, one a row (docs/calibration.md)")
-    parser.add_argument("-o", "--output", required=True, metavar="calibration.toml")
+    parser.add_argument("-o", "--output", metavar="calibration.toml", help="what moved (needed but for --judge)")
+    parser.add_argument("--judge", action="store_true", help="hold the prices of today against the rows; fit nothing")
+    parser.add_argument("--by", metavar="COLUMN,...", help="columns that make the groups of --judge (default source)")
     parser.add_argument("--calibration", metavar="FILE", help="start from these constants, not the published ones")
 
 
 def run(args: argparse.Namespace) -> Answer:
-    """Fit, write what moved and say how good it is."""
-    from costmodel.calibration import published, read_calibration, to_toml
+    """Fit, write what moved and say how good it is; or judge."""
+    if args.judge:
+        return _judge(args)
+    if not args.output or args.by:
+        said = "--by makes the groups of --judge" if args.by else "a fit writes what moved"
+        raise UsageError(f"{said}; give -o calibration.toml to fit, or --judge to hold prices against the rows")
+    return _fit(args)
+
+
+def _judge(args: argparse.Namespace) -> Answer:
+    from costmodel.calibration import published, read_calibration
+    from planner.measured.judge import judge
+    from planner.measured.runs import rows_of_runs
+
+    known = read_calibration(args.calibration) if args.calibration else published()
+    body = judge(rows_of_runs(args.runs), known, tuple((args.by or "source").split(",")))
+    groups: dict[str, dict[str, float | None]] = body["by"]  # type: ignore[assignment]
+    lines = [f"{body['rows_priced']} of {body['rows']} rows priced"]
+    for name, row in groups.items():
+        words = (f"{key.removesuffix('_percent').replace('_', ' ')} {value:.1f}" for key, value in row.items() if value)
+        lines.append(f"{name}: {', '.join(words)}")
+    skipped: list[dict[str, object]] = body["skipped"]  # type: ignore[assignment]
+    lines += [f"skipped: row {one['row']}: {one['reason']}" for one in skipped]
+    return Answer(body, lines)
+
+
+def _fit(args: argparse.Namespace) -> Answer:
+    from costmodel.calibration import ANY, published, read_calibration, to_toml
     from costmodel.files import write_text
     from planner.measured.fit_constants import fit
     from planner.measured.predicted import Predictor
@@ -39,7 +70,9 @@ def run(args: argparse.Namespace) -> Answer:
     own = dict(known.values) if args.calibration else {}
     constants = sorted({**own, **found.moved}.items())
     errors = {**known.errors, **dict.fromkeys(found.moved, found.left_out)}
-    write_text(args.output, to_toml([_row(name, value, errors.get(name, math.nan)) for name, value in constants]))
+    trainers = {job.trainer.partition("-")[0] for job in jobs}
+    rows = [_row(name, value, errors.get(name, math.nan)) for name, value in constants]
+    write_text(args.output, to_toml(rows, trainer=trainers.pop() if len(trainers) == 1 else ANY))
     body: dict[str, object] = {
         "output": args.output,
         "rows": found.rows,

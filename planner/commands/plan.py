@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from costmodel.roofline import OPTIMIZERS
 from costmodel.stages.config import OFFLOAD, RECOMPUTE
-from costmodel.stages.strategies.trainers import SAID, SELECTIVE, trainers
+from costmodel.stages.strategies.trainers import KERNELS, SAID, SELECTIVE, trainers
 from planner.commands.answer import INTERRUPTED, Answer, say
 from planner.commands.flags import few_bytes, gibibytes, limit, positive, seed
 
@@ -30,6 +30,7 @@ DEGREES = {
 
 HABITS = {
     "flash": "attention keeps no scores",
+    "graphs": "kernels are launched as CUDA graphs, so that the host takes nothing",
     "overlap": "sum gradients during the backward",
     "overlap-gathers": "gather parameters ahead of use",
     "overlap-tensor": "sum tensor-parallel gradients during gradient matmuls",
@@ -116,6 +117,9 @@ def _add_choices(parser: argparse.ArgumentParser) -> None:
     fixed.add_argument(
         "--sequence-parallel", action="store_true", default=None, help="divide norms among the tensor-parallel ranks"
     )
+    fixed.add_argument(
+        "--layers", metavar="equal|N,N,...", help="layers of each stage, or as trainers cut them (with --stages)"
+    )
     fixed.add_argument("--zero", type=int, choices=range(4), help="ZeRO stage (FSDP is 2 or 3)")
     fixed.add_argument("--recompute", choices=RECOMPUTE)
     fixed.add_argument("--offload", choices=OFFLOAD, help="to host memory")
@@ -137,6 +141,7 @@ def add_trainer(parser: argparse.ArgumentParser) -> None:
     for name, text in WIDTHS.items():
         kind = few_bytes if name.endswith("-bytes") else positive
         habits.add_argument(f"--{name}", type=kind, metavar="N", help=text)
+    habits.add_argument("--attention", choices=KERNELS, help="its kernel; math keeps scores")
     habits.add_argument("--selective", choices=SELECTIVE, help="what --recompute selective runs again")
     parser.add_argument("--calibration", metavar="FILE", help="constants of your own machines, from penstock fit")
 
@@ -193,6 +198,7 @@ def problem_of(args: argparse.Namespace, start: float) -> "Problem":
     from planner.plan import read_plan
     from planner.plan.provenance import job_of
     from planner.question.effort import Effort
+    from planner.question.layer_pins import with_layers
     from planner.question.pins import read_pins
     from planner.question.problem import Problem
     from planner.question.space import Space
@@ -203,6 +209,9 @@ def problem_of(args: argparse.Namespace, start: float) -> "Problem":
     pins = read_pins(args.pin) if args.pin else None
     old_plan = read_plan(args.old_plan) if args.old_plan else None
     job = job_of(old_plan) if old_plan else None
+    space = Space(**{field.name: getattr(args, field.name) for field in fields(Space)})
+    if args.layers:
+        space, pins = with_layers(profile.graph, args.layers, space, pins)
     return Problem(
         profile=profile,
         other_profiles=tuple(others),
@@ -219,7 +228,7 @@ def problem_of(args: argparse.Namespace, start: float) -> "Problem":
         max_stages=args.max_stages,
         pins=pins,
         old_plan=old_plan,
-        space=Space(**{field.name: getattr(args, field.name) for field in fields(Space)}),
+        space=space,
         target=args.target,
         trainer=args.trainer or (job.convention if job else ""),
         habits={**(job.habits if job else {}), **said(args)},

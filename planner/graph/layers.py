@@ -4,12 +4,66 @@ Blocks are those of `costmodel.stages.strategies.blocks`. What comes before the 
 follows a block to that block's. Leaves out models whose stages do not follow the order of their operators.
 """
 
+import re
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
+from costmodel.errors import NoPlanFits, UsageError
 from costmodel.model.graph import OperatorGraph
 from costmodel.stages.strategies.blocks import block_names, block_spans
 from planner.graph.layout import part_letters
+
+EQUAL = "equal"
+"""Layers of stages as trainers cut them (`trainer_layers`)."""
+
+
+def layers_of(text: str) -> tuple[int, ...]:
+    """Return the layers of each stage that words like ``8,8,7,9`` tell; none for `EQUAL`.
+
+    Raises
+    ------
+    UsageError
+        When they are no whole numbers of layers.
+    """
+    if text == EQUAL:
+        return ()
+    counts = text.replace("/", ",").split(",")
+    if not all(re.fullmatch("[1-9][0-9]{0,5}", count.strip()) for count in counts):
+        raise UsageError(f"layers are {text!r}; give {EQUAL}, or whole numbers of layers, one a stage, such as 8,8,7,9")
+    return tuple(map(int, counts))
+
+
+def trainer_layers(graph: OperatorGraph, num_stages: int, counts: Sequence[int] = ()) -> tuple[tuple[int, ...], ...]:
+    """Return the operators of each stage as trainers cut a model: `counts` layers each, or equally many.
+
+    Where layers do not divide, what comes before and behind them counts as one each, and stages are as even as may be.
+
+    Raises
+    ------
+    UsageError
+        When the model has another number of layers than the stages together.
+    NoPlanFits
+        For more stages than such pieces.
+    """
+    if not counts:
+        return equal_layers(graph, num_stages) or _nearly_equal(graph, num_stages)
+    starts = layer_starts(graph)
+    if sum(counts) != len(starts) or len(counts) != num_stages:
+        raise UsageError(
+            f"layers of {num_stages} stages are given as {len(counts)} numbers whose sum is {sum(counts)}, and "
+            f"{graph.name} has {len(starts)} layers; give one number a stage, {len(starts)} in all"
+        )
+    ends = (0, *(starts[count] for count in list(accumulate(counts))[:-1]), len(graph.operators))
+    return tuple(tuple(range(start, stop)) for start, stop in pairwise(ends))
+
+
+def _nearly_equal(graph: OperatorGraph, num_stages: int) -> tuple[tuple[int, ...], ...]:
+    spans = block_spans(block_names(graph.operators))
+    starts = sorted({0, *(span.start for span in spans), spans[-1].stop} - {len(graph.operators)}) if spans else [0]
+    if len(starts) < num_stages:
+        raise NoPlanFits(f"{num_stages} stages, and {graph.name} has {len(starts)} layers and ends; take fewer stages")
+    bounds = [starts[i * len(starts) // num_stages] for i in range(num_stages)]
+    return tuple(tuple(range(start, stop)) for start, stop in pairwise((*bounds, len(graph.operators))))
 
 
 def layer_starts(graph: OperatorGraph) -> tuple[int, ...]:

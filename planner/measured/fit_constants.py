@@ -1,32 +1,40 @@
-"""Constants that move so that predictions meet measured steps: few, shrunk towards what was known, and bounded.
+"""Constants that move so that prices meet measured steps: few, shrunk towards what was known, and bounded.
 
-Each constant moves by a factor; the sum of absolute relative errors and of squared movements is lessened by weighted
-least squares (Gauss-Newton, weights 1 / |error| renewed each round). A constant stays where the rows hardly depend on
-it, or only together with another one: where its uncertainty hardly shrinks. Leaves out memory, which no constant moves.
+Each constant multiplies terms of the jobs' prices (`planner.measured.terms`), so that no job is priced again.
+Logarithms of errors are lessened by Gauss-Newton with a quadratic pull of each constant to where it began, rows far off
+counting less (Huber, 1964). Rows of one source err together: what they err in the mean is allowed for by a random
+effect of the source (whitened as of Laird and Ware, 1982), so that hundreds of rows of one source do not outvote
+others. Leaves out memory, which no constant moves.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from statistics import fmean
 
 import numpy as np
 import numpy.typing as npt
 
-from costmodel.calibration import Calibration, bounds, rate_name
+from costmodel.calibration import Calibration, bounds
+from planner.measured import levers
 from planner.measured.job import MeasuredJob
-from planner.measured.predicted import Predicted, Predictor
+from planner.measured.predicted import Predictor
+from planner.measured.terms import JobTerms
 
-SPREAD = 0.4
-"""Standard deviation, in logarithms, that a constant may have before anything was measured."""
-NOISE = 0.05
-"""Of a measured step against its prediction, relative, where all constants are right."""
-SHRUNK = 0.7
-"""A constant is identified where rows leave less than this part of its spread."""
-STEP, ROUNDS, SMALLEST, LARGEST = 0.1, 4, 0.01, 0.5
-"""In logarithms: by which slopes are taken, how often constants move, errors that count alike, and the longest move."""
+NOISE, SOURCE = 0.08, 0.08
+"""Standard deviations, in logarithms, of a row within its source, and of a source."""
+ROUTED = 2.5
+"""By how much more noisy rows of models with experts are, of which the price leaves out more (routing, overlap)."""
+FAR_WITHIN, FAR = 1.25, 3.0
+"""Beyond which a row counts less, in units of noise: from its source's median, and from its own measured step."""
+ROUNDS, LARGEST = 7, 0.5
+"""How often constants move, and the longest move, in logarithms."""
+IDENTIFIED = 0.9
+"""A constant of a user's stays where rows leave more than this part of its spread."""
 
 Array = npt.NDArray[np.float64]
+Indices = npt.NDArray[np.intp]
+Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -54,147 +62,206 @@ class Fitted:
     rows: int
 
 
-def constants_of(jobs: Iterable[MeasuredJob]) -> tuple[str, ...]:
-    """Return the constants on which jobs may depend."""
-    found: dict[str, None] = {}
-    for job in jobs:
-        found |= dict.fromkeys(rate_name(kind, job.device, job.precision) for kind in ("matmul", "attention", "memory"))
-        found |= dict.fromkeys((f"host.{job.trainer}", f"scaleup.{job.device}", f"network.{job.device}"))
-        found |= {f"fp8.{job.trainer}": None} if job.precision == "fp8" else {}
-        found |= {f"unfused.{job.trainer}": None} if dict(job.habits).get("fused") is False else {}
-    return tuple(found)
+def fit(jobs: Sequence[MeasuredJob], known: Calibration, family: Callable[[MeasuredJob], str]) -> Fitted:
+    """Fit constants of a user's own device and trainer to jobs with measured steps; a `family` is left out whole."""
+    begun = with_own(jobs, known)
+    return fit_rows(priced_rows(jobs, Predictor(begun)), begun, family)
 
 
-def fit(
-    jobs: Sequence[MeasuredJob], known: Calibration, family: Callable[[MeasuredJob], str], names: Sequence[str] = ()
+def fit_rows(
+    rows: Sequence[tuple[MeasuredJob, JobTerms]], begun: Calibration, family: Callable[[MeasuredJob], str]
 ) -> Fitted:
-    """Fit constants to jobs with measured steps.
-
-    Parameters
-    ----------
-    family : function
-        Jobs of one family are left out together.
-    names : sequence of str
-        Constants that may move; all on which the jobs may depend by default.
-    """
-    first = zip(jobs, Predictor(known).all(jobs), strict=True)
-    usable = [job for job, one in first if not one.why_not and job.step_ns]
-    asked = tuple(names or constants_of(usable))
-    if not usable:
-        return Fitted({}, asked, math.nan, math.nan, math.nan, 0)
-    problem = _Sensitivities(usable, known, asked)
-    at, stayed = problem.solve()
-    families = [family(job) for job in usable]
+    """Fit the same to jobs whose terms are known under the constants where the fit begins."""
+    if not rows:
+        return Fitted({}, (), math.nan, math.nan, math.nan, 0)
+    model = LeverModel(rows, levers.own, levers.OWN, sources=False)
+    everything = np.arange(len(rows))
+    free = model.identified(everything)
+    at = model.solve(everything, free)
+    families = [family(job) for job, _ in rows]
     outside: list[float] = []
     for name in dict.fromkeys(families) if len(set(families)) > 1 else ():
-        outside += problem.without([i for i, own in enumerate(families) if own == name], at)
-    before, after = [one.error for one in Predictor(known).all(usable)], problem.errors(at)
-    return Fitted(problem.values(at), stayed, _mape(before), _mape(after), _mape(outside), len(usable))
+        mine = np.array([own == name for own in families])
+        outside += model.errors(model.solve(everything[~mine], model.identified(everything[~mine])), everything[mine])
+    moved = {n: _bounded(n, begun.value(n) * math.exp(at[i])) for i, n in enumerate(model.names) if free[i]}
+    stayed = tuple(name for i, name in enumerate(model.names) if not free[i] and model.matters(i))
+    before, after = (model.errors(where, everything) for where in (np.zeros_like(at), at))
+    return Fitted(moved, stayed, _mape(before), _mape(after), _mape(outside), len(rows))
+
+
+def with_own(jobs: Sequence[MeasuredJob], known: Calibration) -> Calibration:
+    """Return the same constants, those of each job's trainer told as its own, so that a fit can move them."""
+    own = {f"efficiency.{job.trainer}": known.of_trainer("efficiency", job.trainer) for job in jobs}
+    hosts = {f"host.{job.trainer}": known.of_trainer("host", job.trainer) for job in jobs}
+    others = {
+        f"{what}.{job.trainer}": known.of_trainer(what, job.trainer) for job in jobs for what in ("fp8", "unfused")
+    }
+    return known.with_values({**own, **{name: value for name, value in hosts.items() if value}, **others})
+
+
+def priced_rows(jobs: Sequence[MeasuredJob], predictor: Predictor) -> list[tuple[MeasuredJob, JobTerms]]:
+    """Return the jobs with measured steps that can be priced, with their terms."""
+    found = [(job, predictor.terms(job)) for job in jobs if job.step_ns]
+    return [(job, terms) for job, terms in found if terms is not None]
 
 
 def _mape(errors: Sequence[float]) -> float:
-    return fmean(map(abs, errors)) if errors else math.nan
+    return fmean(map(abs, errors)) if len(errors) else math.nan
 
 
-class _Sensitivities:
-    """Jobs with the constants that may move; positions are logarithms of values over where they start."""
-
-    def __init__(self, jobs: Sequence[MeasuredJob], known: Calibration, names: Sequence[str]) -> None:
-        self.jobs, self.known, self.names = jobs, known, names
-        self._began = {name: known.value(name) for name in names if name not in known.values}
-        self._logs: dict[tuple[float, ...], Array] = {}
-        self._start = np.zeros(len(names))
-        self._known_slopes: dict[tuple[float, ...], Array] = {}
-
-    def solve(self) -> tuple[Array, tuple[str, ...]]:
-        """Return where constants move that the jobs identify, and the names of those that matter and stay."""
-        everything, at = range(len(self.jobs)), self._start
-        free = self._identified()
-        matters = np.any(self._slopes(at), axis=0)
-        self._begin_with([self.names[i] for i in free])
-        for _ in range(ROUNDS if free else 0):
-            at = self._moved(at, self._logs_at(at), self._slopes(at), everything, free)
-        return at, tuple(name for i, name in enumerate(self.names) if i not in free and matters[i])
-
-    def without(self, rows: Sequence[int], at: Array) -> list[float]:
-        """Return the errors of some jobs after a fit to the others, which begins where that to all of them ended."""
-        others = [i for i in range(len(self.jobs)) if i not in rows]
-        free, found = self._identified(others), at
-        off, slopes = self._logs_at(at), self._slopes(at)
-        for _ in range(ROUNDS if free else 0):  # errors follow the slopes: a job left out moves constants little
-            found = self._moved(found, off + slopes @ (found - at), slopes, others, free)
-        stays = [i for i in range(len(self.names)) if i not in free]
-        found[stays] = 0.0
-        values = self.values(found)
-        jobs = [self.jobs[i] for i in rows]
-        return [one.error for one in Predictor(self.known.with_values(values)).all(jobs)]
-
-    def _begin_with(self, names: Sequence[str]) -> None:
-        """Let constants that nobody knows begin somewhere if they are among these, else be as unknown as they were."""
-        self._began = {name: value for name, value in self._began.items() if name in names}
-        self._logs.clear()
-        self._known_slopes.clear()
-
-    def errors(self, at: Array) -> list[float]:
-        """Return the relative errors of all jobs."""
-        return [math.exp(off) - 1 for off in self._logs_at(at)]
-
-    def values(self, at: Array) -> dict[str, float]:
-        """Return the constants that are somewhere else than they were."""
-        moves = zip(self.names, at, strict=True)
-        return {name: self._value(name, move) for name, move in moves if move or name in self._began}
-
-    def _moved(self, at: Array, off: Array, slopes: Array, rows: Sequence[int], free: Sequence[int]) -> Array:
-        """Return the next position by one round of weighted least squares."""
-        own, off = slopes[np.ix_(rows, free)], off[list(rows)]
-        weights = 1 / np.maximum(np.abs(off), SMALLEST) / NOISE
-        normal = own.T @ (weights[:, None] * own) + np.eye(len(free)) / SPREAD**2
-        step = np.linalg.solve(normal, own.T @ (weights * off) + at[free] / SPREAD**2)
-        moved = at.copy()
-        moved[free] -= np.clip(step, -LARGEST, LARGEST)
-        return self._bounded(moved)
-
-    def _identified(self, rows: Sequence[int] | None = None) -> list[int]:
-        """Return the constants whose spread the rows shrink, those on which they depend most first.
-
-        One that the rows could not tell from those before it stays.
-        """
-        slopes = self._slopes(self._start)
-        slopes = slopes if rows is None else slopes[list(rows)]
-        free: list[int] = []
-        for i in np.argsort(-np.linalg.norm(slopes, axis=0), kind="stable"):
-            own = slopes[:, [*free, i]]
-            left = np.linalg.inv(own.T @ own / NOISE**2 + np.eye(len(free) + 1) / SPREAD**2)
-            if np.sqrt(left.diagonal()).max() < SHRUNK * SPREAD:
-                free.append(int(i))
-        return sorted(free)
-
-    def _slopes(self, at: Array) -> Array:
-        """Return by how much each job's error grows with each constant, taken anew at every other round alone."""
-        if len(self._known_slopes) > 1:
-            return next(reversed(self._known_slopes.values()))
-        key = tuple(at)
-        if key not in self._known_slopes:
-            base, step = self._logs_at(at), np.eye(len(self.names)) * STEP
-            self._known_slopes[key] = np.stack([(self._logs_at(at + row) - base) / STEP for row in step], axis=1)
-        return self._known_slopes[key]
-
-    def _logs_at(self, at: Array) -> Array:
-        key = tuple(at)
-        if key not in self._logs:
-            found = Predictor(self.known.with_values(self.values(at))).all(self.jobs)
-            self._logs[key] = np.array([_log_error(one) for one in found])
-        return self._logs[key]
-
-    def _value(self, name: str, move: float) -> float:
-        low, high = bounds(name)
-        return min(max(self.known.value(name) * math.exp(move), low), high)
-
-    def _bounded(self, at: Array) -> Array:
-        values = [self._value(name, move) for name, move in zip(self.names, at, strict=True)]
-        starts = map(self.known.value, self.names)
-        return np.array([math.log(value / start) for value, start in zip(values, starts, strict=True)])
+def _bounded(name: str, value: float) -> float:
+    low, high = bounds(name)
+    return min(max(value, low), high)
 
 
-def _log_error(found: Predicted) -> float:
-    return math.log(found.step_ns / found.job.step_ns)
+@dataclass(frozen=True)
+class _Rows:
+    """Terms of all rows side by side; actions are the second axis, terms the last."""
+
+    work: Array
+    host: Array
+    coupled: Array
+    closing: Array
+    several: Array
+    measured: Array
+
+
+class LeverModel:
+    """Prices of rows as functions of logarithms of factors on their constants.
+
+    Parameters
+    ----------
+    rows : sequence of (MeasuredJob, JobTerms)
+    levers_of : function
+        Constants that multiply each term of a job.
+    spreads : table
+        Of `levers.spread`.
+    sources : bool
+        Whether rows of one source err together.
+    """
+
+    def __init__(
+        self,
+        rows: Sequence[tuple[MeasuredJob, JobTerms]],
+        levers_of: Callable[[MeasuredJob], levers.Levers],
+        spreads: Sequence[tuple[str, float]],
+        *,
+        sources: bool,
+    ) -> None:
+        acting = [levers_of(job) for job, _ in rows]
+        self.names = tuple(dict.fromkeys(name for row in acting for names in row.values() for name in names))
+        index = {name: i for i, name in enumerate(self.names)}
+        self._acts = np.zeros((len(rows), len(levers.TERMS), len(self.names)))
+        for i, row in enumerate(acting):
+            for k, term in enumerate(levers.TERMS):
+                for name in row[term]:
+                    self._acts[i, k, index[name]] += 1
+        self._pull = np.array([1 / levers.spread(name, spreads) ** 2 for name in self.names])
+        self._sources = np.array([job.source for job, _ in rows]) if sources else None
+        self._noise = np.array([NOISE * (ROUTED if job.routes else 1) for job, _ in rows])
+        self._rows = _side_by_side(rows)
+        promised = np.array([terms.step_ns for _, terms in rows], dtype=float)
+        self._scale = promised / self._steps(np.zeros(len(self.names)), np.arange(len(rows)))[0]
+
+    def steps(self, at: Array, rows: Indices) -> Array:
+        """Return the steps of rows, ns."""
+        return np.asarray(self._scale[rows] * self._steps(at, rows)[0])
+
+    def terms_at(self, at: Array, row: int, own: JobTerms) -> JobTerms:
+        """Return the terms of a row under factors on its constants."""
+        factors, several = np.exp(self._acts[row] @ at), own.several_hosts
+        sent = factors[5] if several else factors[4]
+        return replace(
+            own,
+            device=own.device * factors[:4],
+            sent=own.sent * factors[4:6],
+            host=own.host * factors[6],
+            closing=own.closing * sent,
+            messages=own.messages * sent,
+            step_ns=round(float(self.steps(at, np.array([row]))[0])),
+        )
+
+    def errors(self, at: Array, rows: Indices) -> list[float]:
+        """Return the relative errors of rows."""
+        return list(self.steps(at, rows) / self._rows.measured[rows] - 1)
+
+    def matters(self, lever: int) -> bool:
+        """Whether any row depends on a constant at all."""
+        return bool(self._steps(np.zeros(len(self.names)), np.arange(len(self._scale)))[1][:, lever].any())
+
+    def told_by(self, rows: Indices) -> Flags:
+        """Return for each constant whether it acts on some of the rows."""
+        return np.asarray(self._acts[rows].any(axis=(0, 1)))
+
+    def rows_of(self, name: str) -> list[int]:
+        """Return the rows on which a constant acts."""
+        if name not in self.names:
+            return []
+        return [int(i) for i in np.flatnonzero(self._acts[:, :, self.names.index(name)].any(axis=1))]
+
+    def identified(self, rows: Indices) -> Flags:
+        """Return which constants rows tell something of."""
+        slopes = self._steps(np.zeros(len(self.names)), rows)[1]
+        slopes = slopes / self._noise[rows][:, None]
+        left = np.linalg.inv(slopes.T @ slopes + np.diag(self._pull))
+        return np.asarray(np.sqrt(left.diagonal() * self._pull) < IDENTIFIED)
+
+    def solve(self, rows: Indices, free: Flags | None = None) -> Array:
+        """Return where constants move to meet rows; those that are not free stay."""
+        at, pull = np.zeros(len(self.names)), np.diag(self._pull)
+        moves = np.ones(len(at), bool) if free is None else free
+        groups = [np.arange(len(rows))]
+        if self._sources is not None:
+            own = self._sources[rows]
+            groups = [np.flatnonzero(own == name) for name in dict.fromkeys(own)]
+        for _ in range(ROUNDS if moves.any() else 0):
+            steps, slopes = self._steps(at, rows)
+            off = np.log(self._scale[rows] * steps / self._rows.measured[rows])
+            noise, common = self._noise[rows], SOURCE / NOISE if self._sources is not None else 0.0
+            left, right = _whitened(off / noise, slopes / noise[:, None], groups, common)
+            normal, pulled = right.T @ right + pull, right.T @ left + self._pull * at
+            step = np.linalg.solve(normal[np.ix_(moves, moves)], pulled[moves])
+            at[moves] -= np.clip(step, -LARGEST, LARGEST)
+        return at
+
+    def _steps(self, at: Array, rows: Indices) -> tuple[Array, Array]:
+        """Return steps, and by how much their logarithms grow with each constant's."""
+        acts, known = self._acts[rows], self._rows
+        factors = np.exp(acts @ at)
+        work, paced = known.work[rows], known.host[rows] * factors[:, 6:7]
+        device = np.einsum("iak,ik->ia", work, factors[:, :6])
+        coupled, sent = known.coupled[rows][:, None], np.where(known.several[rows], factors[:, 5], factors[:, 4])
+        closing = known.closing[rows] * sent
+        steps = (np.maximum(device, paced) + coupled * np.minimum(device, paced)).sum(1) + closing
+        of_device, of_host = (np.where((device >= paced) == first, 1.0, coupled) for first in (True, False))
+        grown = np.concatenate(
+            [np.einsum("ia,iak->ik", of_device, work) * factors[:, :6], (of_host * paced).sum(1)[:, None]], axis=1
+        )
+        grown[np.arange(len(rows)), np.where(known.several[rows], 5, 4)] += closing
+        return steps, ((grown / steps[:, None])[:, None, :] @ acts)[:, 0, :]
+
+
+def _side_by_side(rows: Sequence[tuple[MeasuredJob, JobTerms]]) -> _Rows:
+    terms = [own for _, own in rows]
+    return _Rows(
+        np.stack([np.concatenate([own.device, own.sent], axis=1) for own in terms]),
+        np.stack([own.host for own in terms]),
+        np.array([own.coupled for own in terms]),
+        np.array([own.closing + own.messages for own in terms]),
+        np.array([own.several_hosts for own in terms]),
+        np.array([job.step_ns for job, _ in rows], dtype=float),
+    )
+
+
+def _whitened(off: Array, slopes: Array, groups: Sequence[Indices], source: float) -> tuple[Array, Array]:
+    """Return errors and slopes, in units of noise, what a source errs in the mean counting as one error of its own."""
+    left, right = np.empty_like(off), np.empty_like(slopes)
+    for own in groups:
+        within = np.abs(off[own] - np.median(off[own])) if source else np.zeros(len(own))
+        weights = np.minimum(1, FAR_WITHIN / np.maximum(within, 1e-9))
+        weights *= np.minimum(1, FAR / np.maximum(np.abs(off[own]), 1e-9)) ** 2
+        count, root = weights.sum(), np.sqrt(weights)
+        common = 1 - 1 / math.sqrt(1 + count * source**2)
+        left[own] = root * (off[own] - common * (weights @ off[own]) / count)
+        right[own] = root[:, None] * (slopes[own] - common * (weights @ slopes[own]) / count)
+    return left, right

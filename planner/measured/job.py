@@ -52,6 +52,12 @@ class MeasuredJob:
         Jobs whose rates are compared although they do not choose between each other: one system and precision.
     forward_ns, backward_ns : int
         Measured of one micro-batch of an inner stage alone, in place of a step; else 0.
+    order : str
+        Name of the schedule; empty for the one that such jobs run in.
+    layers : tuple of int
+        Layers of each stage; empty for equally many.
+    source : str
+        Who measured it.
     """
 
     name: str
@@ -76,11 +82,21 @@ class MeasuredJob:
     ranked_with: str = ""
     forward_ns: int = 0
     backward_ns: int = 0
+    order: str = ""
+    layers: tuple[int, ...] = ()
+    source: str = ""
 
     @property
     def schedule(self) -> str:
-        """The order that such jobs run in."""
+        """The order that the job ran in."""
+        if self.order:
+            return self.order
         return "interleaved-1f1b" if (self.space.chunks or 1) > 1 else "1f1b"
+
+    @property
+    def routes(self) -> bool:
+        """Whether the model routes tokens to experts."""
+        return any("expert" in name and value for name, value in self.config.values.items())
 
     def rate(self, step_ns: int) -> float:
         """Tokens a nanosecond and device at a step time."""

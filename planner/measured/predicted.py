@@ -14,11 +14,14 @@ from costmodel.errors import PenstockError
 from costmodel.model.profile import Profile
 from costmodel.stages.costs import Amount
 from costmodel.stages.strategies.memory import FRAGMENTATION
+from planner.candidate.candidate import Candidate
+from planner.candidate.evaluate import Evaluator, Run
 from planner.candidate.fixed import fixed_candidate, fixed_evaluator
 from planner.candidate.make import expected_ns
 from planner.candidate.price import compact
 from planner.candidate.upper_memory import upper_bytes
 from planner.measured.job import MeasuredJob
+from planner.measured.terms import JobTerms, terms_of
 
 
 class MeasuredFigures(Protocol):
@@ -97,6 +100,18 @@ class Predictor:
         except PenstockError as error:
             return Predicted(job, why_not=str(error))
 
+    def terms(self, job: MeasuredJob) -> JobTerms | None:
+        """Return what a job's price is made of; None for a job that cannot be predicted."""
+        try:
+            return terms_of(*self._simulated(job))
+        except PenstockError:
+            return None
+
+    def _simulated(self, job: MeasuredJob) -> tuple[Evaluator, Candidate, Run]:
+        evaluator = fixed_evaluator(job.problem(self._profile(job), self._calibration))
+        candidate = fixed_candidate(evaluator, job.layers)
+        return evaluator, candidate, evaluator.simulate(candidate)
+
     def of(self, job: MeasuredJob) -> Predicted:
         """Predict one job.
 
@@ -105,9 +120,7 @@ class Predictor:
         PenstockError
             When it cannot be described, priced or ordered.
         """
-        evaluator = fixed_evaluator(job.problem(self._profile(job), self._calibration))
-        candidate = fixed_candidate(evaluator)
-        run = evaluator.simulate(candidate)
+        evaluator, candidate, run = self._simulated(job)
         upper = max(upper_bytes(evaluator, candidate, run)) if job.peak_bytes else 0
         middle = candidate.num_stages // 2
         place, operators = candidate.places[middle], compact(run.priced.operators[middle])

@@ -28,9 +28,13 @@ def judged(found: Sequence[Predicted]) -> dict[str, object]:
         "interval_coverage_percent": _percent(
             [one.interval_ns[0] <= one.job.step_ns <= one.interval_ns[1] for one in timed if one.interval_ns]
         ),
+        "interval_half_width_percent": 100 * median(_half_width(one) for one in timed if one.interval_ns)
+        if any(one.interval_ns for one in timed)
+        else None,
         "rank_correlation": rank_correlation([(one.step_ns, one.job.step_ns) for one in timed]),
         "grouped_rank_correlation": _grouped_correlation(timed),
         "regret_percent": _percent([_regret(group) for group in groups(timed, "group", 2)]),
+        "mean_row_regret_percent": mean_row_regret(timed),
         "forward_mape_percent": _percent([abs(one.forward_ns / one.job.forward_ns - 1) for one in parts]),
         "backward_mape_percent": _percent([abs(one.backward_ns / one.job.backward_ns - 1) for one in parts]),
         "memory_mape_percent": _percent([abs(one.memory_error) for one in held]),
@@ -48,6 +52,17 @@ def groups(found: Iterable[Predicted], key: str, least: int) -> list[list[Predic
         if getattr(one.job, key):
             rows.setdefault(getattr(one.job, key), []).append(one)
     return [row for row in rows.values() if len(row) >= least]
+
+
+def _half_width(one: Predicted) -> float:
+    low, high = one.interval_ns or (0, 0)
+    return (high - low) / 2 / one.step_ns
+
+
+def mean_row_regret(found: Sequence[Predicted]) -> float | None:
+    """Return what taking any row of a group, whichever, would cost in the mean, in per cent."""
+    steps = [[one.job.step_ns for one in group] for group in groups(found, "group", 2)]
+    return _percent([fmean(row) / min(row) - 1 for row in steps])
 
 
 def _regret(group: Sequence[Predicted]) -> float:

@@ -17,6 +17,8 @@ from costmodel.model.graph import OperatorGraph
 from costmodel.stages.config import StageConfig
 from planner.graph.atoms import Apart
 
+WILD = frozenset("*?[")
+"""Characters by which a pattern may match other words than itself."""
 REST = ("*",)
 """The patterns of a stage that takes every operator which no other stage names."""
 
@@ -36,7 +38,12 @@ class Group:
         InvalidInput
             For a pattern that matches nothing; names what is nearest.
         """
-        return [self._matching(pattern, graph) for pattern in self.patterns]
+        known: dict[str, list[int]] = {}
+        for position, operator in enumerate(graph.operators):
+            for word in {operator.name, operator.module}:
+                known.setdefault(word, []).append(position)
+        plain = {pattern for pattern in self.patterns if pattern in known and not set(pattern) & WILD}
+        return [known[p] if p in plain else self._matching(p, graph) for p in self.patterns]
 
     def _matching(self, pattern: str, graph: OperatorGraph) -> list[int]:
         found = [

@@ -11,7 +11,7 @@ from functools import cached_property, lru_cache
 from math import isqrt, prod
 
 from costmodel.architectures.estimate import estimated_again
-from costmodel.calibration import Calibration, published
+from costmodel.calibration import DENSE, ROUTED, Calibration, around, published
 from costmodel.errors import InvalidInput, UsageError
 from costmodel.machines.cluster import Cluster, uniform_cluster
 from costmodel.machines.cluster_parts import DeviceType
@@ -157,6 +157,7 @@ class Problem:
             raise UsageError(f"optimizer {self.optimizer!r}; allowed are {', '.join(OPTIMIZERS)}")
         if self.schedule != AUTO and self.schedule not in SCHEDULES:
             raise UsageError(f"no schedule is called {self.schedule!r}; there are {', '.join((AUTO, *SCHEDULES))}")
+        self.calibration.check_trainer(self.trainer_name)
         if not any(sum(times.forward_ns) for times in self.profile.times):
             raise InvalidInput(
                 "every operator of the profile takes 0 ns, as after a dry run; there is nothing to plan: estimate the "
@@ -357,13 +358,20 @@ class Problem:
         )
 
     @cached_property
-    def step_error(self) -> float | None:
-        """Mean relative error that steps are to be expected to have; None where operators were measured."""
+    def step_interval(self) -> tuple[float, float] | None:
+        """Between which multiples of a promised step four of five measured ones lie; None of measured operators.
+
+        A user's own constants tell it by the error that their fit had on jobs that it was without.
+        """
         devices = [device for device in self.machines.devices if device.name in self.device_names]
         if not all(ROOFLINE in self.profile_on(device).origin.estimated for device in devices):
             return None
         named = [device.catalogue for device in devices]
-        return self.calibration.step_error(named, self.precision_name, self.trainer_name)
+        error = self.calibration.step_error(named, self.precision_name, self.trainer_name)
+        if error is not None:
+            return around(error)
+        routes = any(operator.work and operator.work.experts for operator in self.profile.graph.operators)
+        return self.calibration.step_interval(named, self.trainer_name, ROUTED if routes else DENSE)
 
     def measured(self, microbatch_size: int) -> MeasuredOperators:
         """Return the first profile's operators at one micro-batch size."""

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from costmodel.calibration import Calibration, published, read_calibration, to_toml
+from costmodel.calibration import Calibration, around, published, read_calibration, to_toml
 from costmodel.errors import InvalidInput, UsageError
 from costmodel.model.launches import paced_ns, steady
 from costmodel.stages.strategies import TrainingJob
@@ -50,10 +50,14 @@ def test_a_fit_finds_a_slower_device_and_halves_the_error(model: Path, capsys: p
     assert main(["fit", str(runs(model / "runs.csv", times)), "-o", "found.toml", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["error_after_percent"] < found["error_before_percent"] / 2
-    assert found["moved"]["matmul.h100-sxm-80.bf16"]["after"] == pytest.approx(1.6, rel=0.1)
     known = read_calibration("found.toml")
-    assert known.values["matmul.h100-sxm-80.bf16"] > 1.4
+    slower = known.factor("matmul", "h100-sxm-80", "bf16") * known.efficiency("matmul", "megatron")
+    was = published().factor("matmul", "h100-sxm-80", "bf16") * published().efficiency("matmul", "megatron")
+    moved = found["moved"]["matmul.h100-sxm-80.bf16"]
+    assert slower / was == pytest.approx(1.6 / published().values["matmul.h100-sxm-80.bf16"], rel=0.1)
+    assert moved["after"] > moved["before"]
     assert known.errors["matmul.h100-sxm-80.bf16"] == pytest.approx(found["leave_one_family_out_percent"] / 100, 1e-3)
+    assert known.trainer == "megatron"
 
 
 def test_rows_that_identify_nothing_change_nothing_and_say_so(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -143,13 +147,17 @@ def test_a_plan_says_what_steps_are_to_be_expected_by_the_errors_that_its_consta
     Path("good.toml").write_text(to_toml([{**rows[0], "left_out_percent": 4.0}, {**rows[1], "left_out_percent": 8.0}]))
     main(["model", "config.json", "-o", "p.json", "--sequence", "1024"])
     ask = ["plan", "p.json", "--devices", "2", "--batch", "8", "--deterministic-limit", "0", "-o", "a.json", "--json"]
-    for flags, error in (([], 0.25), (["--calibration", "alone.toml"], 0.25), (["--calibration", "good.toml"], 0.08)):
+    known = published().step_interval(["h100-sxm-80"], "megatron", "dense")
+    for flags, wide in (
+        ([], known),
+        (["--calibration", "alone.toml"], known),
+        (["--calibration", "good.toml"], around(0.08)),
+    ):
         capsys.readouterr()
         assert main([*ask, *flags]) == 0
         told = json.loads(capsys.readouterr().out)
         low, high = told["step_time_interval_ns"]
-        assert high / told["step_time_ns"] == pytest.approx((1 + error) ** 1.6, rel=1e-6)
-        assert told["step_time_ns"] / low == pytest.approx((1 + error) ** 1.6, rel=1e-6)
+        assert (low / told["step_time_ns"], high / told["step_time_ns"]) == pytest.approx(wide, rel=1e-6)
         assert read_plan("a.json").prediction.step_time_interval_ns == (low, high)
     assert main(["show", "a.json"]) == 0
     assert "in four of five jobs" in capsys.readouterr().out
@@ -190,10 +198,58 @@ def test_the_error_of_a_step_is_the_largest_of_all_that_it_rests_on() -> None:
     assert known.step_error(["d"], "fp8", "t") == 0.2
     assert known.step_error(["d"], "bf16", "nobody") == 0.05
     assert known.step_error(["e"], "bf16", "nobody") == 0.03
-    assert known.step_error(["d", "unknown"], "bf16", "t") == known.step_error(["d"], "fp16", "t") == 0.25
+    assert known.step_error(["unknown"], "bf16", "nobody") is None
     moved = known.with_values({"host.t": 6.0, "matmul.d.bf16": 1.1})
-    assert moved.step_error(["d"], "bf16", "t") == 0.25
+    assert moved.step_error(["d"], "bf16", "t") == 0.05
     assert known.with_values({"host.t": 6.0}, errors={"host.t": 0.01}).step_error(["d"], "bf16", "t") == 0.05
+
+
+def test_an_interval_is_told_by_trainer_standing_and_kind_of_model_the_widest_of_all_devices() -> None:
+    ends = {
+        ("any", "fitted", "dense"): (0.9, 1.2),
+        ("any", "family", "dense"): (0.8, 1.3),
+        ("any", "fitted", "experts"): (0.7, 1.4),
+        ("t", "fitted", "dense"): (0.95, 1.1),
+    }
+    known = Calibration({"matmul.h100-sxm-80.bf16": 1.0, "matmul.hopper.bf16": 1.0}, intervals=ends)
+    assert [known.standing(name) for name in ("h100-sxm-80", "h200-sxm-141", "mi300x-192")] == [
+        "fitted", "family", "datasheet",
+    ]  # fmt: skip
+    assert known.step_interval(["h100-sxm-80"], "t-2024", "dense") == (0.95, 1.1)
+    assert known.step_interval(["h100-sxm-80"], "other", "dense") == (0.9, 1.2)
+    assert known.step_interval(["h100-sxm-80"], "t", "experts") == (0.7, 1.4)
+    assert known.step_interval(["h100-sxm-80", "h200-sxm-141"], "t", "dense") == (0.8, 1.3)
+    assert known.step_interval(["mi300x-192"], "t", "dense") == around(0.25)
+
+
+def test_a_trainer_takes_its_version_s_constants_else_its_own_else_those_of_any() -> None:
+    known = Calibration({"efficiency.any": 1.3, "efficiency.t": 1.2, "efficiency.t-2022": 1.1,
+                         "efficiency.any.grouped": 2.0, "matmul.hopper.bf16": 1.5, "matmul.h100-sxm-80.bf16": 1.1,
+                         "host.any": 16.0})  # fmt: skip
+    assert [known.of_trainer("efficiency", who) for who in ("t-2022", "t-0_14", "u", "executor")] == [
+        1.1,
+        1.2,
+        1.3,
+        1.0,
+    ]
+    assert [known.of_trainer("host", who) for who in ("u", "executor")] == [16.0, 0.0]
+    assert known.efficiency("grouped", "t") == pytest.approx(2.4)
+    assert known.factor("matmul", "h100-sxm-80", "fp16") == pytest.approx(1.65)
+    assert known.factor("matmul", "h200-sxm-141", "bf16") == 1.5
+
+
+def test_a_calibration_of_one_trainer_is_refused_for_another_unless_it_says_that_it_is_for_all(
+    model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["model", "config.json", "-o", "p.json", "--sequence", "1024"])
+    rows = [{"name": "matmul.h100-sxm-80.bf16", "value": 1.2}]
+    ask = ["plan", "p.json", "--devices", "1", "--batch", "4", *COUNTED, "--calibration", "own.toml", "-o", "a.json"]
+    for of, asked, code in (("torchtitan", [], 2), ("torchtitan", ["--trainer", "torchtitan"], 0), ("any", [], 0)):
+        Path("own.toml").write_text(to_toml(rows, trainer=of))
+        assert main([*ask, *asked]) == code
+    Path("own.toml").write_text(to_toml(rows, trainer="torchtitan"))
+    main(ask)
+    assert "fitted on jobs of torchtitan" in capsys.readouterr().err
 
 
 def test_a_model_described_with_a_calibration_plans_as_one_calibrated_later(model: Path) -> None:
@@ -250,7 +306,7 @@ def test_what_a_calibration_file_may_not_hold_is_named(tmp_path: Path) -> None:
 def test_what_a_row_of_runs_cannot_mean_is_named_with_its_row(model: Path) -> None:
     good = "config.json,h100-sxm-80,8,32,1,4096,1,8,1,megatron,100"
     for row, why in (
-        (good.replace("megatron", "nobody"), "row 1: trainer is 'nobody'"),
+        (good.replace("megatron", "nobody"), "row 1: no trainer is called 'nobody'"),
         (good.replace(",100", ",-1"), "row 1: step_time_ms is '-1'"),
         (good.replace("h100-sxm-80", "h100"), "row 1: "),
         (good.replace(",8,32", ",x,32"), "row 1: devices is 'x'"),

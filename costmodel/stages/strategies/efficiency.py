@@ -14,12 +14,14 @@ from costmodel.errors import UsageError
 from costmodel.machines.catalogue import device as catalogue_device
 from costmodel.model.graph import Operator
 from costmodel.model.launches import Times
+from costmodel.model.origin import ROOFLINE
 from costmodel.model.work import Work
 from costmodel.roofline import central_ns
-from costmodel.roofline.attention import num_pairs
+from costmodel.roofline.attention import kernel_factor, num_pairs
 from costmodel.stages.measured_operators import MeasuredOperators
 from costmodel.stages.strategies.division import WITHIN_TENSOR, Degrees, ceil, divided_work, feeds_experts, is_expert
 from costmodel.stages.strategies.kernel_launch import KernelLaunch
+from costmodel.stages.strategies.kinds import term_of
 from costmodel.stages.strategies.training import TrainingJob
 
 SCORE_PASSES = 6
@@ -63,8 +65,8 @@ class Efficiency:
 
     def _times(self, position: int, degrees: Degrees) -> Times:
         forward, inputs, weights = self._own(position, degrees)
-        work = self._model.profile.graph.operators[position].work
-        slower = self._slower(work)
+        operator = self._model.profile.graph.operators[position]
+        work, slower = operator.work, self._slower(operator)
         if slower != 1.0:
             forward, inputs, weights = (round(slower * ns) for ns in (forward, inputs, weights))
         if work is None or not self._stores_scores(work):
@@ -72,11 +74,28 @@ class Efficiency:
         there, back, _ = self._estimate(_scores(divided_work(work, degrees, within=False)), self._asked)
         return forward + there, inputs + back, weights
 
-    def _slower(self, work: Work | None) -> float:
-        """By how much the trainer's kernels for a kind of work take longer."""
+    def _slower(self, operator: Operator) -> float:
+        """By how much the trainer's kernels take longer: where nothing was measured, all of them."""
+        work, training = operator.work, self._training
+        slower = self._estimated(term_of(operator), work) if self._roofline else 1.0
         if work and work.kind in ("norm", "elementwise"):
-            return self._training.unfused
-        return self._training.fp8_matmul if work and work.kind == "matmul" and self._asked == "fp8" else 1.0
+            return slower * training.unfused
+        return slower * training.fp8_matmul if work and work.kind == "matmul" and self._asked == "fp8" else slower
+
+    def _estimated(self, term: str, work: Work | None) -> float:
+        term = "routed" if term == "memory" and self._routes else term
+        slower = self._training.slower.get(term, 1.0)
+        if term != "attention" or self._device is None or work is None or self._stores_scores(work):
+            return slower
+        return slower * kernel_factor(self._device.id, self._training.attention)
+
+    @cached_property
+    def _roofline(self) -> bool:
+        return ROOFLINE in self._model.profile.origin.estimated
+
+    @cached_property
+    def _routes(self) -> bool:
+        return any(operator.work and operator.work.experts for operator in self._model.profile.graph.operators)
 
     def _stores_scores(self, work: Work) -> bool:
         """Whether attention writes its scores, all of them though half are masked; unpriced off the catalogue."""

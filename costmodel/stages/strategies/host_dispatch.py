@@ -5,9 +5,9 @@ again by a factor, and so does a forward that runs again. Leaves out how far a h
 next: messages between stages hold it up.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from costmodel.model.graph import OperatorGraph
+from costmodel.model.graph import Operator, OperatorGraph
 from costmodel.model.launches import paced_ns
 from costmodel.stages.strategies.shared_sums import Item, SharedSums
 from costmodel.stages.strategies.training import TrainingJob
@@ -30,7 +30,7 @@ class HostDispatch:
     def __init__(
         self, graph: OperatorGraph, training: TrainingJob, forward: Iterable[Item], backward: Iterable[Item]
     ) -> None:
-        own = [_own_ns(graph, training, i) for i in range(len(graph.operators))]
+        own = [calls_of(graph.operators[i], training.host_ns) for i in range(len(graph.operators))]
         sent = training.host_ns.get("collective", 0)
         self._count, self._own, self._coupled = len(own), own, training.coupled
         self._sent = [(i, key, round(sent)) for i, key, ns in forward if ns]
@@ -46,6 +46,10 @@ class HostDispatch:
         rows = [round(ns) * again for ns, again in zip(self._own, runs_again, strict=True)]
         return SharedSums([item for item in self._sent if runs_again[item[0]]], self._count, rows)
 
+    def dispatch_ns(self, operators: Sequence[int], again: SharedSums) -> tuple[int, int]:
+        """Return what the host takes by itself of a forward, and of a whole backward with its recompute."""
+        return self._forward.over(operators), self._backward.over(operators) + again.over(operators)
+
     def forward_ns(self, operators: Sequence[int], device_ns: int) -> int:
         """Return the time of a forward, given what it takes on the device."""
         return paced_ns(self._forward.over(operators), device_ns, self._coupled)
@@ -55,9 +59,9 @@ class HostDispatch:
         return paced_ns(self._backward.over(operators) + again.over(operators), device_ns, self._coupled)
 
 
-def _own_ns(graph: OperatorGraph, training: TrainingJob, position: int) -> float:
-    work = graph.operators[position].work
+def calls_of(operator: Operator, calls: Mapping[str, float]) -> float:
+    """Return what `calls` has of the forward of an operator."""
+    work = operator.work
     if work and not work.passes:  # a view, or a part of another operator's kernel
         return 0
-    kind = work.kind if work and work.kind in KINDS else "elementwise"
-    return training.host_ns.get(kind, 0)
+    return calls.get(work.kind if work and work.kind in KINDS else "elementwise", 0)

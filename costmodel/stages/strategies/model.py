@@ -27,6 +27,7 @@ from costmodel.stages.strategies.memory_terms import MemoryModel, check_host
 from costmodel.stages.strategies.shared_sums import SharedSums
 from costmodel.stages.strategies.stage_sharding import ActionTimes, StageSharding, copies_of
 from costmodel.stages.strategies.steps import StepTimes
+from costmodel.stages.strategies.time_terms import TimeTerms, terms_of_stage
 from costmodel.stages.strategies.training import TrainingJob
 from costmodel.stages.strategies.vectors import Vectors
 
@@ -222,6 +223,22 @@ class StrategyModel:
         """
         self.check_divides(range(len(self.profile.graph.operators)), config)
         return self._vectors.kept_bytes(self._degrees(config))
+
+    def time_terms(
+        self, operators: Sequence[int], config: StageConfig, ranks: Sequence[int], num_microbatches: int
+    ) -> TimeTerms:
+        """Return what kinds of work, links and the host take of an action of a stage, as `stage` prices it."""
+        sharding = self._sharding(operators, config, ranks)
+        degrees, alone = self._degrees(config), sharding.times()
+        whole = self._steps.of_microbatch(sharding, alone, self._memory(sharding, (), 1))
+        weights, adds = sharding.vectors.weights, num_microbatches > 1
+        return terms_of_stage(
+            sharding,
+            self._build,
+            lambda i: self._build.efficiency.times(i, degrees),
+            self._build.accumulation.part_ns(weights.accumulated.over(operators)) if adds else 0,
+            (whole.forward - alone.forward, whole.backward - alone.backward),
+        )
 
     def stays(
         self, config: StageConfig, ranks: Sequence[int], *, adds: bool, split_backward: bool = False

@@ -15,6 +15,8 @@ MEGATRON = "megatron"
 """Trainer whose habits are taken for described models by default."""
 SELECTIVE = ("attention", "operators")
 """What ``selective`` recompute runs again."""
+KERNELS = ("math", "fa2", "cudnn", "fa3")
+"""Kernels of attention: one that writes its scores, and three that do not."""
 FILE = Path(__file__).with_name("trainers.toml")
 
 
@@ -23,6 +25,8 @@ class TrainerHabits:
     """What a trainer does where nobody says otherwise; `trainers.toml` explains each."""
 
     flash: bool
+    attention: str
+    graphs: bool
     overlap: bool
     overlap_gathers: bool
     overlap_tensor: bool
@@ -38,24 +42,25 @@ class TrainerHabits:
     calls: tuple[tuple[str, float], ...]
 
     def but(self, said: Mapping[str, object]) -> "TrainerHabits":
-        """Return the habits with some of them told otherwise."""
-        return replace(self, **said)  # type: ignore[arg-type]
+        """Return the habits with some of them told otherwise; a kernel of attention says whether it keeps scores."""
+        kernel = {"flash": said["attention"] != KERNELS[0]} if "attention" in said else {}
+        return replace(self, **{**kernel, **said})  # type: ignore[arg-type]
 
     def words(self) -> tuple[str, ...]:
         """Return what is done, one phrase a habit."""
         flags = (name if getattr(self, name) else f"no {name}" for name in FLAGS)
-        sizes = (f"{name} {getattr(self, name)}" for name in (*SIZES, "selective"))
+        sizes = (f"{name} {getattr(self, name)}" for name in (*SIZES, "attention", "selective"))
         return tuple(text.replace("_", " ") for text in (*flags, *sizes))
 
 
-FLAGS = ("flash", "overlap", "overlap_gathers", "overlap_tensor", "fused", "summed_in_place")
+FLAGS = ("flash", "graphs", "overlap", "overlap_gathers", "overlap_tensor", "fused", "summed_in_place")
 SIZES = ("bucket_mib", "loss_bytes", "gradient_bytes", "main_weight_bytes")
-SAID = (*FLAGS, *SIZES, "selective")
+SAID = (*FLAGS, *SIZES, "attention", "selective")
 """TrainerHabits that a flag may tell otherwise."""
 
 
 def habits_of(trainer: str) -> TrainerHabits:
-    """Return a trainer's habits.
+    """Return a trainer's habits; a version of it (``megatron-0_14``) that the table lacks has those of today.
 
     Raises
     ------
@@ -63,6 +68,7 @@ def habits_of(trainer: str) -> TrainerHabits:
         When there is no such trainer; names those there are.
     """
     known = trainers()
+    trainer = trainer if trainer in known else trainer.partition("-")[0]
     if trainer not in known:
         raise UsageError(f"no trainer is called {trainer!r}; there are {', '.join(known)}")
     return known[trainer]
@@ -82,6 +88,7 @@ def _habits(node: Node) -> TrainerHabits:
     calls = tuple((kind, count.number()) for kind, count in members["calls"].entries().items())
     return TrainerHabits(
         **values,  # type: ignore[arg-type]
+        attention=members["attention"].text(KERNELS),
         selective=members["selective"].text(SELECTIVE),
         bucket_rank_bytes=members["bucket_rank_bytes"].integer(),
         calls_backward=members["calls_backward"].number(),

@@ -8,7 +8,7 @@ copies of weights that some trainers cache (at most 1 byte a parameter, in the u
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from costmodel.calibration import Calibration, published
+from costmodel.calibration import TERMS, Calibration, published
 from costmodel.errors import UsageError
 from costmodel.roofline import OPTIMIZERS
 from costmodel.stages.strategies.trainers import habits_of
@@ -59,10 +59,17 @@ class TrainingJob:
         Of a gradient (no less than the weight) and of a weight beyond its 16 bits, in mixed precision.
     fp8_matmul : float
         By how much products in fp8 take longer with the trainer's casts and scales.
+    slower : mapping
+        By how much the trainer's kernels take longer than the tables say, by `calibration.TERMS`, where nothing was
+        measured.
+    attention : str
+        Its kernel, of `trainers.KERNELS`.
     unfused : float
         By how much norms and elementwise operators take longer in kernels of their own.
-    host_ns : mapping
-        What the host takes to issue the forward of an operator, by its kind of work, and a ``collective``.
+    calls : mapping
+        Of the host for the forward of an operator, by its kind of work, for a ``collective`` and a ``message``.
+    call_ns : float
+        What each takes.
     host_backward : float
         The same of a backward, over that of the forward.
     selective : str
@@ -91,9 +98,12 @@ class TrainingJob:
     loss_bytes: int = 6
     gradient_bytes: int = 0
     main_weight_bytes: int = 4
+    slower: Mapping[str, float] = field(default_factory=dict)
+    attention: str = ""
     unfused: float = 1.0
     fp8_matmul: float = 1.0
-    host_ns: Mapping[str, float] = field(default_factory=dict)
+    calls: Mapping[str, float] = field(default_factory=dict)
+    call_ns: float = 0.0
     host_backward: float = 1.0
     selective: str = "attention"
     coupled: float = 0.0
@@ -115,7 +125,6 @@ class TrainingJob:
             When there is no such trainer.
         """
         habits, known = habits_of(trainer).but(said or {}), calibration or published()
-        call_ns = 1000 * known.of_trainer("host", trainer)
         return cls(
             precision,
             optimizer,
@@ -130,9 +139,12 @@ class TrainingJob:
             loss_bytes=habits.loss_bytes,
             gradient_bytes=habits.gradient_bytes,
             main_weight_bytes=habits.main_weight_bytes,
+            slower={term: known.efficiency(term, trainer) for term in TERMS},
+            attention=habits.attention,
             unfused=1.0 if habits.fused else known.of_trainer("unfused", trainer),
             fp8_matmul=known.of_trainer("fp8", trainer),
-            host_ns={kind: count * call_ns for kind, count in habits.calls} if call_ns else {},
+            calls=dict(habits.calls),
+            call_ns=0.0 if habits.graphs else 1000 * known.of_trainer("host", trainer),
             host_backward=habits.calls_backward,
             selective=habits.selective,
             coupled=known.of_trainer("coupled", trainer),
@@ -154,6 +166,11 @@ class TrainingJob:
             raise UsageError(
                 f"overlap_slowdown is {self.overlap_slowdown:g}; give a factor of at least 1, or 0 for the catalogue's"
             )
+
+    @property
+    def host_ns(self) -> Mapping[str, float]:
+        """What the host takes by kind of work; empty where nothing is known of it."""
+        return {kind: count * self.call_ns for kind, count in self.calls.items()} if self.call_ns else {}
 
     @property
     def mixed(self) -> bool:
