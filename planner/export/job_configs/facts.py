@@ -109,6 +109,9 @@ def facts_of(entries: Iterable[Entry], table: KeyTable, shared: KeyTable | None 
     """
     found = Facts()
     for entry in entries:
+        if entry.key.startswith("$"):
+            found.ignored.append((entry.key, "the file does not say what it holds; flags that it gives are left out"))
+            continue
         key = _key(entry.key, table)
         fact, why = table.carried.get(key, ""), table.why_ignored(key)
         if not fact and not why and shared:
@@ -148,4 +151,5 @@ def _key(key: str, table: KeyTable) -> str:
 
 
 def _fail(entry: Entry, why: str) -> None:
-    raise InvalidInput(f"{entry.place}: {entry.key}: found {str(entry.value)[:60]!r}; {why}")
+    unset = "; the file does not say what stands for it: write its value" if "$" in str(entry.value) else ""
+    raise InvalidInput(f"{entry.place}: {entry.key}: found {str(entry.value)[:60]!r}; {why}{unset}")
