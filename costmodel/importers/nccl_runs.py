@@ -192,8 +192,10 @@ def time_us(value: float, place: str) -> float:
     InvalidInput
         For a negative or endless one.
     """
-    if not 0 <= value <= MOST_US:
-        raise InvalidInput(f"{place}: {value:g} us is no time of a transfer; at most {MOST_US:g} are read")
+    if not 0 < value <= MOST_US:
+        raise InvalidInput(
+            f"{place}: {value:g} us is no time of a transfer; more than 0 and at most {MOST_US:g} are read"
+        )
     return value
 
 

@@ -13,6 +13,7 @@ from costmodel.errors import InvalidInput
 from costmodel.importers.nccl_runs import NcclOutput, NcclPart, NcclRank, NcclRow, rate, time_us
 
 PROGRAM = re.compile(r"(?<!\w)(\w+?)_perf(?:_mpi)?\b")  # from the start of a word alone: a long one is read once
+_COLOR = re.compile(r"\x1b\[[0-9;]*m")
 _HEADER = re.compile(r"#\s*nThread\s+\d+\s+nGpus\s+\d+")
 _NAMED = re.compile(r"#\s*Collective test (?:starting|concluded):\s*(\w+?)_perf(?:_mpi)?\b")
 _RANK = re.compile(r"#\s*Rank\s+(\d{1,9})\s+(?:Group\s+(\d{1,9})\s+)?.*?\bdevice\s+\d+\s+\[[^\]]{0,99}\]\s*(.*)")
@@ -78,7 +79,7 @@ def read_runs(text: str, path: str) -> list[NcclOutput]:
 
 
 def _lines(text: str, path: str) -> Iterator[tuple[str, str]]:
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(_COLOR.sub("", text).splitlines(), 1):
         yield f"{path}: line {number}", line
 
 

@@ -62,6 +62,7 @@ def import_job(args: argparse.Namespace) -> Answer:
         body,
         [
             f"{args.output}: {args.trainer} on {body['devices']} devices, {degrees}, {plan.schedule}, "
+            f"{body['precision'] or 'as profiled'}, {body['optimizer']}, "
             f"{plan.batch.num_microbatches} micro-batches of {plan.batch.microbatch_size}: "
             f"{milliseconds(plan.prediction.step_time_ns)}",
             *(f"ignored {key}: {why}" for key, why in facts.ignored),

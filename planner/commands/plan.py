@@ -11,6 +11,7 @@ import time
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING
 
+from costmodel.errors import InvalidInput
 from costmodel.roofline import OPTIMIZERS
 from costmodel.stages.config import OFFLOAD, RECOMPUTE
 from costmodel.stages.strategies.trainers import KERNELS, SAID, SELECTIVE, trainers
@@ -45,6 +46,7 @@ WIDTHS = {
 }
 
 if TYPE_CHECKING:
+    from planner.plan import Plan
     from planner.question.problem import Problem
 
 FIRST_PLAN_NS, LATE_S = 1_000_000, 2.0
@@ -190,12 +192,23 @@ def _say_least(num_operators: int, limit_s: float) -> None:
         say(f"{text}, whatever the limit of {limit_s:g} s")
 
 
+def _old_plan(path: str) -> "Plan":
+    """Read the plan to start from."""
+    from planner.plan import read_plan
+
+    try:
+        return read_plan(path)
+    except InvalidInput as error:
+        raise InvalidInput(
+            f"{error} (--from takes plans, and what `penstock import job` makes of a trainer's configuration)"
+        ) from None
+
+
 def problem_of(args: argparse.Namespace, start: float) -> "Problem":
     """Read the files; the time that this takes is taken from the limit of the search."""
     from costmodel.calibration import published, read_calibration
     from costmodel.machines.cluster import read_cluster
     from costmodel.model.profile import read_profile
-    from planner.plan import read_plan
     from planner.plan.provenance import job_of
     from planner.question.effort import Effort
     from planner.question.layer_pins import with_layers
@@ -207,7 +220,7 @@ def problem_of(args: argparse.Namespace, start: float) -> "Problem":
     profile, *others = map(read_profile, args.profiles)
     cluster = read_cluster(args.cluster) if args.cluster else None
     pins = read_pins(args.pin) if args.pin else None
-    old_plan = read_plan(args.old_plan) if args.old_plan else None
+    old_plan = _old_plan(args.old_plan) if args.old_plan else None
     job = job_of(old_plan) if old_plan else None
     space = Space(**{field.name: getattr(args, field.name) for field in fields(Space)})
     if args.layers:

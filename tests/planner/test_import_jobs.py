@@ -174,6 +174,126 @@ def test_a_list_of_flags_counts_where_a_command_has_it_and_variables_that_nothin
     assert read(tmp_path / "job.sh", "megatron", 2)[0].assumptions.precision == "fp16"
 
 
+def told(tmp_path, trainer, text, profile="llama"):
+    """The plan of a configuration on eight devices, and the keys that it ignores, each with its reason."""
+    suffix = {"deepspeed": "json", "torchtitan": "toml"}.get(trainer, "txt")
+    (tmp_path / f"job.{suffix}").write_text(text)
+    plan, facts = todays_plan(tmp_path / f"job.{suffix}", trainer, described(profile), 8)
+    return plan, dict(facts.ignored)
+
+
+DS = '"train_micro_batch_size_per_gpu": 1'
+BRIDGE = "train.micro_batch_size=1"
+
+
+@pytest.mark.parametrize(
+    ("trainer", "text", "precision"),
+    [
+        ("megatron", "--micro-batch-size 1", "fp32"),
+        ("deepspeed", f"{{{DS}}}", "fp32"),
+        ("deepspeed", f'{{{DS}, "zero_optimization": null, "bf16": {{"enabled": "auto"}}}}', "bf16"),
+        ("deepspeed", f'{{{DS}, "amp": {{"enabled": true}}}}', "fp16"),
+        ("deepspeed", f'{{{DS}, "torch_autocast": {{"enabled": true, "dtype": "bfloat16"}}}}', "bf16"),
+        ("megatron-bridge", BRIDGE, "bf16"),
+    ],
+)
+def test_a_job_that_names_no_precision_runs_in_its_trainers_own(tmp_path, trainer, text, precision):
+    assert told(tmp_path, trainer, text)[0].assumptions.precision == precision
+
+
+@pytest.mark.parametrize(
+    ("trainer", "text", "optimizer"),
+    [
+        ("megatron", "--micro-batch-size 1 --optimizer muon", "muon"),
+        ("deepspeed", f'{{{DS}, "optimizer": {{"type": "Lion"}}}}', "lion"),
+        ("deepspeed", f'{{{DS}, "optimizer": {{"type": "OneBitAdam"}}}}', "adam"),
+        ("megatron-bridge", f"{BRIDGE} optimizer.use_precision_aware_optimizer=true "
+         "optimizer.exp_avg_dtype=torch.bfloat16 optimizer.exp_avg_sq_dtype=torch.bfloat16", "adam-16bit"),
+    ],
+)  # fmt: skip
+def test_an_optimizer_is_carried_or_named_as_priced_as_another(tmp_path, trainer, text, optimizer):
+    plan, ignored = told(tmp_path, trainer, text)
+    assert plan.assumptions.optimizer == optimizer
+    assert ("optimizer.type" in ignored) == ("OneBit" in text)
+
+
+@pytest.mark.parametrize(
+    ("trainer", "text", "zero"),
+    [
+        ("megatron", "--micro-batch-size 1 --use-megatron-fsdp --data-parallel-sharding-strategy optim_grads", 2),
+        ("megatron", "--micro-batch-size 1 --data-parallel-sharding-strategy optim_grads", 0),
+        ("megatron-bridge", f"{BRIDGE} ddp.use_custom_fsdp=true "
+         "ddp.data_parallel_sharding_strategy=optim_grads_params", 3),
+    ],
+)  # fmt: skip
+def test_megatron_fsdp_alone_shards_as_its_strategy_says(tmp_path, trainer, text, zero):
+    plan, ignored = told(tmp_path, trainer, text)
+    assert plan.stages[0].config.zero == zero
+    assert bool(ignored) == (zero == 0)
+
+
+@pytest.mark.parametrize(
+    ("section", "key"),
+    [
+        ('"bf16": {"enabled": true, "bf16_optimizer_states": true}', "bf16.bf16_optimizer_states"),
+        ('"zero_optimization": {"stage": 1, "offload_optimizer": {"device": "cpu", "ratio": 0.4}}',
+         "zero_optimization.offload_optimizer.ratio"),
+        ('"zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}}',
+         "zero_optimization.offload_param.device"),
+        ('"zero_optimization": {"stage": 0, "offload_optimizer": {"device": "cpu"}}',
+         "zero_optimization.offload_optimizer.device"),
+    ],
+)  # fmt: skip
+def test_what_changes_memory_and_is_not_priced_is_named_so(tmp_path, section, key):
+    plan, ignored = told(tmp_path, "deepspeed", f"{{{DS}, {section}}}")
+    assert not ignored[key].startswith(("it changes what is learned", "how transfers"))
+    assert plan.stages[0].config.offload == ("none" if '"stage": 0' in section or "bf16" in section else
+                                             "parameters" if "param" in section else "optimizer")  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("trainer", "text", "error", "message"),
+    [
+        ("deepspeed", f'{{{DS}, "bf16": {{"enabled": 1}}, "fp16": {{"enabled": 1}}}}', InvalidInput, "bf16.enabled is"),
+        ("deepspeed", f'{{{DS}, "pipeline": {{"stages": 2}}, "zero_optimization": {{"stage": 2}}}}', InvalidInput,
+         "pipelines run under ZeRO-0 and 1 alone"),
+        ("deepspeed", '{"train_batch_size": "auto"}', UsageError, "write the numbers that the script puts in"),
+        ("deepspeed", f"[{{{DS}}}]", InvalidInput, "an object is needed here"),
+        ("torchtitan", '[activation_checkpoint]\nmode = "memory_budget"\n', InvalidInput, "allowed are selective"),
+        ("megatron", "--micro-batch-size 1 --expert-model-parallel-size 2", DoesNotMatch, "llama has none"),
+        ("megatron-bridge", f"python run.py --recipe llama3 {BRIDGE}", InvalidInput, "give the configuration that it"),
+    ],
+)  # fmt: skip
+def test_what_no_trainer_would_run_so_is_refused_with_the_way_out(tmp_path, trainer, text, error, message):
+    with pytest.raises(error, match=message):
+        told(tmp_path, trainer, text)
+
+
+def test_objects_of_a_written_configuration_are_values(tmp_path):
+    (tmp_path / "job.yaml").write_text(
+        "model:\n  _target_: x.Provider\n  pipeline_dtype:\n    _target_: torch.bfloat16\n    _call_: false\n"
+        "train:\n  micro_batch_size: 1\n"
+    )
+    assert {key for key, _ in read(tmp_path / "job.yaml", "megatron-bridge", 2)[1].ignored} == {
+        "model._target_", "model.pipeline_dtype"}  # fmt: skip
+
+
+def test_a_configuration_given_to_from_says_how_it_becomes_a_plan(tmp_path, capsys):
+    write_profile(tmp_path / "profile.json", described("llama"))
+    asked = [
+        "plan",
+        str(tmp_path / "profile.json"),
+        "--devices",
+        "4",
+        "--batch",
+        "8",
+        "-o",
+        str(tmp_path / "ours.json"),
+    ]
+    assert main([*asked, "--from", str(JOBS / "ds_uniform.json")]) == 3
+    assert "penstock import job" in capsys.readouterr().err
+
+
 def test_layers_are_cut_as_the_trainers_cut_them():
     """`get_num_layers_to_build`; `generate_llm_fqn_per_model_part`; `partition_uniform`, `partition_balanced`."""
     assert megatron_counts(32, 4, 2, None, None, (0, 0)) == [4] * 8

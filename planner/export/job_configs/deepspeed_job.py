@@ -14,6 +14,7 @@ from planner.export.job_configs.facts import Facts
 from planner.export.job_configs.interpreted import (
     TodaysJob,
     layers_of,
+    optimizer_of,
     precision_of,
     replicas,
     stages_by_parts,
@@ -23,6 +24,7 @@ from planner.export.job_configs.layer_rows import balanced_bounds, uniform_bound
 from planner.question.effort import check_reach
 
 HOST = ("cpu", "nvme")
+AUTOCAST = {"bfloat16": "bf16", "float16": "fp16", "torch.bfloat16": "bf16", "torch.float16": "fp16"}
 
 
 def deepspeed_job(facts: Facts, graph: OperatorGraph, given_world: int) -> TodaysJob:
@@ -40,6 +42,8 @@ def deepspeed_job(facts: Facts, graph: OperatorGraph, given_world: int) -> Today
     zero = facts.count("zero", 0)
     if zero > 3:
         facts.fail("zero", "ZeRO has the stages 0 to 3")
+    if zero > 1 and places > 1:
+        facts.fail("zero", "DeepSpeed's pipelines run under ZeRO-0 and 1 alone; take it down to 1, or pipeline.stages")
     config = StageConfig(
         data=data,
         tensor=tensor,
@@ -57,7 +61,7 @@ def deepspeed_job(facts: Facts, graph: OperatorGraph, given_world: int) -> Today
         "1f1b",
         stages_by_parts(_rows(facts, graph, places), graph) if places > 1 else (tuple(range(len(graph.operators))),),
         tuple(range(places)),
-        precision_of(facts),
+        _precision(facts),
         _optimizer(facts),
         _habits(facts),
     )
@@ -73,7 +77,10 @@ def _batch(facts: Facts, world: int, inside: int) -> tuple[int, int, int]:
         )
     data = replicas(world, inside) if world else max(1, batch // (size * steps))
     if not size and not batch:
-        raise UsageError("the job says neither train_batch_size nor train_micro_batch_size_per_gpu, and needs one")
+        raise UsageError(
+            "the job says neither train_batch_size nor train_micro_batch_size_per_gpu, and needs one; "
+            'for what is "auto" write the numbers that the script puts in'
+        )
     size = size or max(1, batch // (data * (steps or 1)))
     steps = steps or (max(1, batch // (data * size)) if batch else 1)
     if batch and batch != size * steps * data:
@@ -93,11 +100,30 @@ def _interval(facts: Facts, places: int) -> int:
 
 
 def _offload(facts: Facts, zero: int) -> str:
+    if not zero:
+        for fact in ("offload_parameters", "offload_optimizer", "cpu_offload"):
+            facts.leave(fact, "without ZeRO nothing goes to the host")
+        return "none"
+    on_host = facts.text("offload_optimizer", "none", (*HOST, "none")) in HOST or facts.flag("cpu_offload")
     if facts.text("offload_parameters", "none", (*HOST, "none")) in HOST and zero == 3:
+        if not on_host:
+            why = "the optimizer's states, which stay on the device, are priced as on the host with the parameters"
+            facts.ignored.append((facts.values["offload_parameters"].key, why))
         return "parameters"
     facts.leave("offload_parameters", "parameters go to the host under ZeRO-3 alone")
-    on_host = facts.text("offload_optimizer", "none", (*HOST, "none")) in HOST
-    return "optimizer" if on_host or facts.flag("cpu_offload") else "none"
+    return "optimizer" if on_host else "none"
+
+
+def _precision(facts: Facts) -> str:
+    """Return the precision; a model that no key casts is cast to fp32."""
+    dtype = facts.text("autocast_dtype", "bfloat16", AUTOCAST)
+    cast = AUTOCAST[dtype] if facts.flag("autocast") else "fp16" if facts.flag("amp") else "fp32"
+    found = precision_of(facts, cast)
+    for fact in ("autocast", "amp"):
+        if facts.said(fact):
+            why = "its casts are priced as mixed precision with a master copy" if found == cast else "another one holds"
+            facts.leave(fact, why)
+    return found
 
 
 def _rows(facts: Facts, graph: OperatorGraph, places: int) -> list[list[str]]:
@@ -124,9 +150,7 @@ def _optimizer(facts: Facts) -> str:
     if name == "sgd":
         return "momentum" if facts.number("momentum", 0.0) else "sgd"
     facts.leave("momentum", "the optimizer has none")
-    if "adam" not in name:
-        facts.leave("optimizer", "it is priced as Adam")
-    return "adam"
+    return optimizer_of(facts, name)
 
 
 def _habits(facts: Facts) -> dict[str, object]:

@@ -22,6 +22,9 @@ _TORCHRUN = re.compile(r"torchrun$|torch\.distributed\.(run|launch)$")
 _OF_PYTHON = re.compile(r"-[A-Za-z]")
 """Flags of the interpreter or launcher before the script; trainers have none of one letter."""
 
+OF_A_TARGET = {"_target_", "_call_", "_args_", "_name_", "_partial_"}
+"""How Megatron-Bridge and Hydra write a value that is an object: its name, and whether it is called."""
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -40,6 +43,10 @@ def read_entries(path: str | Path, trainer: str) -> list[Entry]:
     InvalidInput
         When it cannot be read, or holds nothing.
     """
+    if Path(path).suffix == ".py":
+        raise InvalidInput(
+            f"{path}: Python is not run; write the values that it sets as {trainer} prints or takes them"
+        )
     if trainer == "deepspeed":
         found = list(_of_node(read_json(path)))
     elif trainer == "torchtitan":
@@ -55,7 +62,10 @@ def read_entries(path: str | Path, trainer: str) -> list[Entry]:
 
 def _of_node(node: Node, above: str = "") -> Iterator[Entry]:
     """Yield what is no map, by its path of keys."""
-    if not isinstance(node.value, dict):
+    if isinstance(node.value, dict) and "_target_" in node.value and node.value.keys() <= OF_A_TARGET:
+        yield Entry(above, node.value["_target_"], f"{node.file}: {node.pointer}")
+        return
+    if above and not isinstance(node.value, dict):
         yield Entry(above, node.value, f"{node.file}: {node.pointer}")
         return
     for key, inner in node.entries().items():

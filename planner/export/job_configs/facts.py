@@ -13,15 +13,21 @@ from planner.export.job_configs.key_table import KeyTable
 
 _TRUE, _FALSE, _NOTHING = ("true", "1", "yes"), ("false", "0", "no"), ("None", "null", "auto", "")
 MOST = 2**31
+RECIPES = ("recipe", "recipe-name", "recipe_name", "config-file", "config_file", "yaml-cfg")
+"""Keys that name a configuration which stands elsewhere."""
 
 
 @dataclass
 class Facts:
-    """The facts of a job by name, each with what says it; `ignored` is (key, why), `used` what was asked for."""
+    """The facts of a job by name, each with what says it; `ignored` is (key, why).
+
+    `used` was asked for, and `silent` is left to the trainer, or to the script that starts it, by name ("auto").
+    """
 
     values: dict[str, Entry] = field(default_factory=dict)
     ignored: list[tuple[str, str]] = field(default_factory=list)
     used: set[str] = field(default_factory=set)
+    silent: set[str] = field(default_factory=set)
 
     def said(self, fact: str) -> bool:
         """Whether the configuration says something of a fact."""
@@ -118,11 +124,19 @@ def facts_of(entries: Iterable[Entry], table: KeyTable, shared: KeyTable | None 
             other = key.rpartition(".")[2].replace("_", "-")
             fact, why = shared.carried.get(other, ""), shared.why_ignored(other)
         if str(entry.value) in _NOTHING and (fact or why):
+            found.silent.add(fact)
+            found.ignored.append((entry.key, "it says nothing: the trainer's default holds"))
+        elif entry.value is None and any(name.startswith(f"{key}.") for name in table.carried):
             found.ignored.append((entry.key, "it says nothing: the trainer's default holds"))
         elif fact:
             _take(found, fact, entry)
         elif why:
             found.ignored.append((entry.key, why))
+        elif key in RECIPES:
+            raise InvalidInput(
+                f"{entry.place}: {entry.key} names a recipe, whose keys are not in this file; give the configuration "
+                "that it comes to (Megatron-Bridge writes it by ConfigContainer.to_yaml)"
+            )
         else:
             raise InvalidInput(
                 f"{entry.place}: {entry.key!r} is no key of {table.trainer}'s that is known here; near are "

@@ -14,6 +14,13 @@ from planner.export.job_configs.facts import Facts
 from planner.graph.layout import part_letters
 from simulator.schedules.kind import Orders
 
+OPTIMIZERS: Mapping[str, str] = {
+    **dict.fromkeys(("adam", "adamw", "fusedadam", "cpuadam", "deepspeedcpuadam"), "adam"),
+    **dict.fromkeys(("lion", "fusedlion", "cpulion", "deepspeedcpulion"), "lion"),
+    **dict.fromkeys(("muon", "dist_muon"), "muon"),
+    "adafactor": "adafactor",
+}
+"""Trainers' names in small letters."""
 Stages = tuple[tuple[int, ...], ...]
 
 
@@ -124,7 +131,34 @@ def expert_degree(facts: Facts, tensor: int) -> int:
     return facts.count("expert", 1, 1)
 
 
-def precision_of(facts: Facts) -> str:
-    """Return the precision that flags of its kinds tell; nothing where none does."""
+def check_experts(facts: Facts, graph: OperatorGraph) -> None:
+    """Refuse experts that the model does not have.
+
+    Raises
+    ------
+    DoesNotMatch
+        When the job spreads them over ranks.
+    """
+    works = [operator.work for operator in graph.operators]
+    if facts.count("expert", 1, 1) > 1 and not any(work and work.experts for work in works):
+        raise DoesNotMatch(
+            f"the job spreads experts over {facts.count('expert')} ranks, and {graph.name} has none; give the profile "
+            "of its model"
+        )
+
+
+def precision_of(facts: Facts, unsaid: str = "") -> str:
+    """Return the precision that flags of its kinds tell; `unsaid` where none does and none is left open."""
+    if facts.flag("bf16") and facts.flag("fp16"):
+        facts.fail("fp16", f"{facts.values['bf16'].key} is on as well, and the trainer takes one of the two")
     fp8 = facts.said("fp8") and str(facts.value("fp8")).lower() not in ("false", "0")
-    return "fp8" if fp8 else "bf16" if facts.flag("bf16") else "fp16" if facts.flag("fp16") else ""
+    found = "fp8" if fp8 else "bf16" if facts.flag("bf16") else "fp16" if facts.flag("fp16") else ""
+    return found or ("" if {"bf16", "fp16"} & facts.silent else unsaid)
+
+
+def optimizer_of(facts: Facts, name: str) -> str:
+    """Return the optimizer of a trainer's name, other than SGD; what nobody prices is priced as Adam, and named."""
+    found = OPTIMIZERS.get(name.lower())
+    if not found:
+        facts.leave("optimizer", "it is priced as Adam")
+    return found or "adam"

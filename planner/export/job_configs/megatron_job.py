@@ -13,6 +13,7 @@ from planner.export.job_configs.interpreted import (
     TodaysJob,
     expert_degree,
     layers_of,
+    optimizer_of,
     precision_of,
     replicas,
     world_size,
@@ -28,8 +29,8 @@ SHARDING = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3
 FLASH = {"flash": True, "fused": True, "auto": True, "unfused": False, "local": False}
 
 
-def megatron_job(facts: Facts, graph: OperatorGraph, given_world: int) -> TodaysJob:
-    """Return the job of Megatron's arguments on a model.
+def megatron_job(facts: Facts, graph: OperatorGraph, given_world: int, unsaid: str = "") -> TodaysJob:
+    """Return the job of Megatron's arguments on a model, of precision `unsaid` where they tell none.
 
     Raises
     ------
@@ -72,7 +73,7 @@ def megatron_job(facts: Facts, graph: OperatorGraph, given_world: int) -> Todays
         given.schedule,
         given.stages,
         given.places,
-        _precision(facts),
+        _precision(facts, unsaid),
         _optimizer(facts),
         _habits(facts),
         given.orders,
@@ -82,8 +83,11 @@ def megatron_job(facts: Facts, graph: OperatorGraph, given_world: int) -> Todays
 def _zero(facts: Facts) -> int:
     if facts.flag("fsdp"):
         return 3
-    sharding = SHARDING[facts.text("sharding", "no_shard", SHARDING)]
-    return max(sharding, int(facts.flag("sharded_optimizer")))
+    sharded = int(facts.flag("sharded_optimizer"))
+    if not facts.flag("megatron_fsdp"):
+        facts.leave("sharding", "Megatron-FSDP alone reads it, and is not on")
+        return sharded
+    return max(SHARDING[facts.text("sharding", "no_shard", SHARDING)], sharded)
 
 
 def _recompute(facts: Facts) -> str:
@@ -143,13 +147,13 @@ def _layout(facts: Facts) -> Rows:
     return tuple(found)
 
 
-def _precision(facts: Facts) -> str:
+def _precision(facts: Facts, unsaid: str) -> str:
     mixed = facts.text("mixed_precision")
     known = [name for name in ("fp8", "bf16", "fp16") if name in mixed]
     if "fp4" in mixed or not known:
         facts.leave("mixed_precision", "it is not priced: the precision is the profile's, or what other keys say")
         known = [""]
-    return precision_of(facts) or known[0]
+    return precision_of(facts, known[0] or unsaid)
 
 
 def _optimizer(facts: Facts) -> str:
@@ -157,9 +161,8 @@ def _optimizer(facts: Facts) -> str:
     if name == "sgd":
         return "momentum" if facts.number("momentum", 0.9) else "sgd"
     facts.leave("momentum", "the optimizer has none")
-    if "adam" not in name:
-        facts.leave("optimizer", "it is priced as Adam")
-    return _adam(facts)
+    found = optimizer_of(facts, name)
+    return _adam(facts) if found == "adam" else found
 
 
 def _adam(facts: Facts) -> str:
@@ -170,6 +173,7 @@ def _adam(facts: Facts) -> str:
 
 
 STATE_BITS = {"fp32": 32, "bf16": 16, "fp16": 16, "fp8": 8}
+STATE_BITS |= {"torch.float32": 32, "torch.bfloat16": 16, "torch.float16": 16, "torch.uint8": 8}
 """Bits of an element of a moment, by its dtype."""
 
 

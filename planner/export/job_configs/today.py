@@ -13,7 +13,7 @@ from planner.export.given import Given, given_plan
 from planner.export.job_configs.deepspeed_job import deepspeed_job
 from planner.export.job_configs.entries import Entry, read_entries
 from planner.export.job_configs.facts import Facts, facts_of
-from planner.export.job_configs.interpreted import TodaysJob, check_model
+from planner.export.job_configs.interpreted import TodaysJob, check_experts, check_model
 from planner.export.job_configs.key_table import TRAINERS, key_table
 from planner.export.job_configs.megatron_job import megatron_job
 from planner.export.job_configs.torchtitan_job import torchtitan_job
@@ -61,6 +61,7 @@ def todays_job(
     shared = key_table("megatron") if trainer == "megatron-bridge" else None
     facts = facts_of(entries, key_table(trainer), shared)
     check_model(facts, profile.graph, _tokens(profile))
+    check_experts(facts, profile.graph)
     job = _job(trainer, facts, profile, given_world, folder)
     facts.leave_the_rest()
     return job, facts
@@ -78,7 +79,8 @@ def _job(trainer: str, facts: Facts, profile: Profile, given_world: int, folder:
         return torchtitan_job(facts, profile.graph, given_world, folder)
     if trainer not in TRAINERS:
         raise UsageError(f"no job of {trainer!r} is read; there are {', '.join(TRAINERS)}")
-    return megatron_job(facts, profile.graph, given_world)
+    unsaid = "fp32" if trainer == "megatron" else ""  # what a recipe of Bridge starts from is not in its file
+    return megatron_job(facts, profile.graph, given_world, unsaid)
 
 
 HOST_BYTES = 2**41

@@ -16,6 +16,7 @@ from planner.export.job_configs.interpreted import (
     TodaysJob,
     expert_degree,
     layers_of,
+    optimizer_of,
     replicas,
     stages_by_parts,
     world_size,
@@ -67,7 +68,7 @@ def torchtitan_job(facts: Facts, graph: OperatorGraph, given_world: int, folder:
         context=context,
         expert=expert_degree(facts, tensor),
         zero=_zero(facts, shard * context, copies, places),
-        recompute=facts.text("recompute", "selective", ("selective", "full", "none", "memory_budget")),
+        recompute=facts.text("recompute", "selective", ("selective", "full", "none")),
         offload="parameters" if facts.flag("cpu_offload") else "none",
     )
     size, batch = _batch(facts, data, places)
@@ -236,6 +237,4 @@ def _optimizer(facts: Facts) -> str:
     ):
         facts.leave(fact, why)
     name = facts.text("optimizer", "AdamW").lower()
-    if "adam" not in name and name != "sgd":
-        facts.leave("optimizer", "it is priced as Adam")
-    return "sgd" if name == "sgd" else "adam"
+    return "sgd" if name == "sgd" else optimizer_of(facts, name)
