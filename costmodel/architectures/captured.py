@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from costmodel.architectures.block_copies import SeveralTensors, copy_blocks
 from costmodel.architectures.builder import PRECISIONS
 from costmodel.architectures.estimate import estimated_profile
 from costmodel.architectures.fused import fused
-from costmodel.architectures.spread import NotSpread, spread
 from costmodel.calibration import Calibration
 from costmodel.errors import UsageError
 from costmodel.machines.catalogue import CatalogueDevice
@@ -105,7 +105,7 @@ def _of_distinct_blocks(options: "Options") -> "tuple[Capture, OperatorGraph]":
     like = {path: other for path, other in repeated.like.items() if path in repeated.passed}
     names = [name for name, _ in model.module.named_parameters()]
     try:
-        return captured, spread(graph, repeated.lists, like, names)
-    except NotSpread:
+        return captured, copy_blocks(graph, repeated.lists, like, names)
+    except SeveralTensors:
         repeated.compute(model.module)
         return _counted(options, model)

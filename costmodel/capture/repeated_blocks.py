@@ -3,8 +3,8 @@
 Two blocks of a list are alike where the calls of one run are the same: targets, numbers, shapes of parameters of their
 own, what they read of the block before and of elsewhere. While a model is exported only two of each kind (the second
 shows what a block shares with others), the first and the last of a list compute; the others hand on what the block
-before them gave, and `costmodel.architectures.spread` puts their operators back. Leaves out blocks that hand on several
-tensors, or whose output others than the next block read: these compute.
+before them gave, and `costmodel.architectures.block_copies` puts their operators back. Leaves out blocks that hand on
+several tensors, or whose output others than the next block read: these compute.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

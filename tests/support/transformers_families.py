@@ -1,4 +1,4 @@
-"""Small remakes of thirty-one configurations of 2024 to 2026, with their real proportions of kinds, for transformers 5.24.
+"""Small remakes of 31 configurations of 2024 to 2026, with their real proportions of kinds, for transformers 5.24.
 
 One or two layers and small widths; heads, groups of them, windows, experts and towers as the published configurations
 have them. Keys are model types.

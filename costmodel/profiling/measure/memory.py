@@ -66,7 +66,7 @@ def observe_memory(walk: Walk, piece: TrainingModel) -> StepMemory:
     Raises
     ------
     InvalidInput
-        When a kernel needs values, and the model has none, or the model does not run with so many samples.
+        When a kernel needs values, and the model has none, or the model does not run at this micro-batch size.
     """
     try:
         return _Observer(walk, piece).observe()

@@ -12,11 +12,11 @@ from costmodel.model.blocks import block_of
 from costmodel.model.graph import Operator, OperatorGraph, Parameter, Tensor
 
 
-class NotSpread(Exception):
+class SeveralTensors(Exception):
     """A block's operators do not show what it hands on."""
 
 
-def spread(
+def copy_blocks(
     graph: OperatorGraph, lists: Iterable[Sequence[str]], like: Mapping[str, str], order: Sequence[str]
 ) -> OperatorGraph:
     """Return a graph with the operators of the blocks that it lacks.
@@ -33,11 +33,11 @@ def spread(
 
     Raises
     ------
-    NotSpread
+    SeveralTensors
         When a block next to one that is lacking hands on more than one tensor.
     """
     for blocks in lists:
-        graph = _Blocks(graph, blocks, like).spread()
+        graph = _Blocks(graph, blocks, like).copied()
     place = {name: i for i, name in enumerate(order)}
     return replace(graph, parameters=tuple(sorted(graph.parameters, key=lambda p: place.get(p.name, len(place)))))
 
@@ -89,7 +89,7 @@ class _Blocks:
         self._previous = dict(zip(there[1:], there, strict=False))
         self._number()
 
-    def spread(self) -> OperatorGraph:
+    def copied(self) -> OperatorGraph:
         """Return the graph with all blocks."""
         operators = tuple(self._operators())
         place = {operator.name: i for i, operator in enumerate(operators)}
@@ -131,7 +131,7 @@ class _Blocks:
             if self._block[t.producer] == path and any(self._block[name] != path for name in t.consumers)
         ]  # fmt: skip
         if len(found) != 1:
-            raise NotSpread(f"{path} hands on {len(found)} tensors")
+            raise SeveralTensors(f"{path} hands on {len(found)} tensors")
         return found[0]
 
     def _operators(self) -> Iterator[Operator]:
