@@ -2,8 +2,9 @@
 
 One weight holds all experts, and rows that are sorted by expert are multiplied each by its own (torch's grouped
 product, transformers' experts). What lies between two such products of a block, the views of their weights and rows of
-their biases belong to the experts; how many take each token is the router's `topk`. Leaves out mixtures that loop over
-experts in Python: a branch on values, which no capture takes, or all experts for all tokens, which they compute.
+their biases belong to the experts; how many take each token is the width of the router's choice, the table of whole
+numbers with a row a token and a number a routed row. Leaves out mixtures that loop over experts in Python: a branch on
+values, which no capture takes, or all experts for all tokens, which they compute.
 """
 
 from collections.abc import Iterator, Mapping
@@ -27,7 +28,6 @@ GROUPED = tuple(
     if hasattr(getattr(torch.ops, space), name)
 )
 """Products of sorted rows with a weight that holds all experts; both are called with (rows, weight, ends)."""
-TOPK = torch.ops.aten.topk.default
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,15 +65,16 @@ def _routed(products: list[fx.Node], owner: dict[fx.Node, str], infos: Infos) ->
     biases = {node for node in owner if _reads_all(node, num, infos) and named.issuperset(map(owner.get, node.users))}
     names = dict.fromkeys(name for node, name in owner.items() if name in named or node in biases)
     rows = infos[products[0].all_input_nodes[0].name][0].shape[0]
-    chosen = [infos[node.name][0].shape for node in before if node.target is TOPK]
-    active = next((shape[-1] for shape in chosen if prod(shape) == rows), 1)
+    numbers = (info for node in before for info in infos.get(node.name, ()) if not info.dtype.is_floating_point)
+    chosen = (info.shape for info in numbers if len(info.shape) == 2 and prod(info.shape) == rows)
+    active = max((shape[1] for shape in chosen), default=1)
     return Routed(tuple(names), active, frozenset(owner[node] for node in biases))
 
 
 def _reads_all(node: fx.Node, num: int, infos: Infos) -> bool:
     """Whether a node looks rows of a weight up that holds all experts: their biases, say."""
-    shapes = (infos[source.name][0].shape for source in node.all_input_nodes if source.op == "get_attr")
-    return any(shape[:1] == (num,) for shape in shapes)
+    held = (info for source in node.all_input_nodes if source.op == "get_attr" for info in infos[source.name])
+    return any(info.shape[:1] == (num,) for info in held)
 
 
 def _reached(start: fx.Node, owner: dict[fx.Node, str], *, forwards: bool) -> Iterator[fx.Node]:

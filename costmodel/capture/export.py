@@ -52,6 +52,12 @@ _HINTS = (
 
 _WHERE = "in the module "
 """What begins the note on an error that says where export was."""
+_WITHOUT_VALUES = (
+    "One run without values ends there, too: the class reads numbers out of its inputs, or wants inputs of which a "
+    "configuration does not say how large they are. Write the model as module:function, with inputs of its own, or "
+    "take its text alone: the configuration's text_config as a config.json"
+)
+"""What is left for a configuration that neither export nor a trace takes."""
 _LAYER_DROPS = ("layerdrop", "layer_drop", "encoder_layerdrop", "decoder_layerdrop")
 """Under what names models keep the rate at which they leave layers out."""
 
@@ -104,8 +110,13 @@ def _exported(
         reason = f"torch.export cannot capture the model: {_place(error)}{explain(error)}; {_hint(model.module, error)}"
     if not plan_only:
         raise InvalidInput(f"{model.name}: {reason}. {_what_is_left(model)}")
-    with running(model.name), no_cache(configs_with_cache(model.module)):
-        return _flat(*trace_eagerly(fixed), None, model, fixed.batch, reason)
+    try:
+        with running(model.name), no_cache(configs_with_cache(model.module)):
+            return _flat(*trace_eagerly(fixed), None, model, fixed.batch, reason)
+    except InvalidInput:
+        if not _is_on_meta(model):
+            raise
+        raise InvalidInput(f"{model.name}: {reason}. {_WITHOUT_VALUES}") from None
 
 
 def _place(error: Exception) -> str:
@@ -150,8 +161,12 @@ def _refuse_ambiguous(model: TrainingModel) -> None:
         )
 
 
+def _is_on_meta(model: TrainingModel) -> bool:
+    return any(parameter.is_meta for parameter in model.module.parameters())
+
+
 def _what_is_left(model: TrainingModel) -> str:
-    if any(parameter.is_meta for parameter in model.module.parameters()):
+    if _is_on_meta(model):
         return (
             "Until then it is captured from one eager run, which needs values: profile it whole, without --dry-run "
             "and --memory-limit"

@@ -62,7 +62,9 @@ def _parameters_on_meta() -> Iterator[None]:
         nn.Module.register_parameter = register  # type: ignore[method-assign]
 
 
-def counted_on_meta(options: Options, say: Callable[[str], None] = lambda text: None) -> tuple[Capture, OperatorGraph]:
+def counted_on_meta(
+    options: Options, say: Callable[[str], None] = lambda text: None, model: TrainingModel | None = None
+) -> tuple[Capture, OperatorGraph]:
     """Capture a model on `meta` and count its operations and bytes.
 
     A configuration that torch.export refuses is traced in one run, for plans of it are not run.
@@ -72,10 +74,12 @@ def counted_on_meta(options: Options, say: Callable[[str], None] = lambda text: 
     options : Options
     say : callable
         Gets one line of text at each step.
+    model : TrainingModel, optional
+        What `load_on_meta` has made.
     """
     sizes = tuple(sorted(options.microbatch_sizes))
     say("capturing the model on meta")
-    model = load_on_meta(options)
+    model = model or load_on_meta(options)
     check_separates(model)
     captured = capture(model, max(sizes), plan_only=options.model.endswith(".json"))
     if captured.program.remark:

@@ -59,6 +59,18 @@ def tied(batch=4):
     head.weight = embed.weight
     tokens = torch.zeros(batch, 12, dtype=torch.long)
     return nn.Sequential(embed, head), (tokens,), tokens, cross_entropy
+
+class Graphs(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(8, 4)
+
+    def forward(self, nodes, edges):
+        return self.head(torch.zeros_like(nodes).index_add(0, edges[1], nodes[edges[0]]))
+
+def graphs():
+    edges = torch.zeros(2, 20, dtype=torch.long)
+    return Graphs(), (torch.randn(12, 8), edges), torch.zeros(12, dtype=torch.long), F.cross_entropy
 """
 TEXT = {
     "vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -156,6 +168,20 @@ def test_the_same_configuration_is_described_or_captured_as_asked() -> None:
 def test_a_configuration_that_transformers_does_not_build_is_refused_by_name(values: Any, message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         make(config(**values), DEVICE, (1,))
+
+
+def test_a_class_that_reads_what_a_configuration_does_not_say_is_refused_by_its_module() -> None:
+    """The message said that the model fails on its own inputs, and to run it by hand."""
+    vision = {"hidden_size": 32, "intermediate_size": 32, "depth": 1, "num_heads": 2, "out_hidden_size": 32}
+    path = config(model_type="qwen3_vl", text_config=TEXT, vision_config={**vision, "deepstack_visual_indexes": [0]})
+    with pytest.raises(InvalidInput, match=r"in the module 'model\.visual': .* text_config as a config\.json"):
+        make(path, DEVICE, (1,), 16)
+
+
+def test_a_batch_of_graphs_that_is_cut_like_samples_is_refused_with_the_way_out() -> None:
+    """Two rows of edges were cut like a batch of two, which ended in an IndexError of torch."""
+    with pytest.raises(InvalidInput, match=r"cannot run with a micro-batch of 1: .* say by split="):
+        make("capturedmodels:graphs", DEVICE, (1, 2))
 
 
 def test_a_plan_of_a_dry_run_is_told_to_estimate_its_times(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""Thirty small remakes of real configurations: captured, counted as transformers counts, divided by tensor degrees.
+"""Thirty-one small remakes of real configurations: captured, counted as transformers counts, divided by tensor degrees.
 
 Each is captured once, at the size of a toy; their published sizes are tried from outside.
 """

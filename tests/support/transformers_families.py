@@ -1,4 +1,4 @@
-"""Small remakes of thirty configurations of 2024 to 2026, with their real proportions of kinds, for transformers 5.24.
+"""Small remakes of 31 configurations of 2024 to 2026, with their real proportions of kinds, for transformers 5.24.
 
 One or two layers and small widths; heads, groups of them, windows, experts and towers as the published configurations
 have them. Keys are model types.
@@ -54,6 +54,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "mixtral": EXPERTS,
     "qwen3_moe": EXPERTS,
     "olmoe": EXPERTS,
+    "phimoe": EXPERTS,
     "gpt_oss": {**EXPERTS, "head_dim": 16},
     "granitemoe": EXPERTS,
     "deepseek_v3": LATENT,

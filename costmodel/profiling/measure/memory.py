@@ -21,7 +21,7 @@ from costmodel.capture.capture import Capture, operator_graph
 from costmodel.capture.experts import GROUPED, grouped_flop
 from costmodel.capture.kernel_attention import ATTENTION, ATTENTIONS, attend, attention_flop
 from costmodel.capture.models import explain
-from costmodel.errors import InvalidInput
+from costmodel.errors import InvalidInput, PenstockError
 from costmodel.model.graph import LOSS, OperatorGraph, SavedStorage
 from costmodel.profiling.measure.walk import Walk
 
@@ -66,14 +66,21 @@ def observe_memory(walk: Walk, piece: TrainingModel) -> StepMemory:
     Raises
     ------
     InvalidInput
-        When a kernel needs values, and the model has none.
+        When a kernel needs values, and the model has none, or the model does not run at this micro-batch size.
     """
     try:
         return _Observer(walk, piece).observe()
+    except (PenstockError, torch.OutOfMemoryError):
+        raise
     except NotImplementedError as error:
         raise InvalidInput(
             f"{piece.name}: a kernel of the model or its loss does not run without values ({explain(error)}): measure "
             "the model by penstock profile, or describe it with another loss of the same outputs (cross entropy, say)"
+        ) from None
+    except Exception as error:  # whatever the model's operators, or its loss, raise at this size
+        raise InvalidInput(
+            f"{piece.name}: the model cannot run with a micro-batch of {piece.batch}: {explain(error)}; choose other "
+            "micro-batch sizes, or say by split= which of its inputs are cut, and how"
         ) from None
 
 
