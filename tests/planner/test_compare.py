@@ -270,9 +270,9 @@ def test_machines_of_one_name_that_clusters_say_otherwise_are_another_assumption
 
 
 def test_devices_whose_prices_rest_on_other_ground_do_not_compare_without_a_word():
-    """B200 stands on constants, B300 on its data sheet: 44 % apart at equal figures."""
+    """A B200 stands on constants, an MI355X on its data sheet."""
     plans = []
-    for name in ("b200-sxm-180", "b300-sxm-288"):
+    for name in ("b200-sxm-180", "mi355x-288"):
         device = replace(PLAN.cluster.devices[0], type="cuda", catalogue=name)
         known = replace(PLAN.assumptions, estimated=(ROOFLINE,), precision="bf16")
         cluster = replace(PLAN.cluster, devices=(device, *PLAN.cluster.devices[1:]))

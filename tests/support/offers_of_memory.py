@@ -21,5 +21,5 @@ def cluster(num_devices: int, *, host_gib: float = 0, price: float = 0.0, gbs: f
 def asked(profile: Profile, machines: Cluster, batch: int, **options: object) -> Problem:
     """A described model, whose operators stay whole, with every rung open; 16 bytes a parameter under Adam."""
     given: dict[str, object] = {"space": WHOLE_OPERATORS, "target": "any", "effort": Effort(2.0, 0.0)}
-    given |= {"habits": {"gradient_bytes": 2}, **options}
+    given |= {"habits": {"gradient_bytes": 2, "graphs": True}, **options}  # the host takes nothing of such small models
     return Problem(profile, machines, machines.num_devices, batch, **given)  # type: ignore[arg-type]
