@@ -62,7 +62,6 @@ SHAPES: dict[str, tuple[str, Shape]] = {
                                          num_local_experts=16, num_experts_per_tok=1)),
     "minimax-m2": ("minimax_m2", text(3072, 1536, 2, 48, 8, head_dim=128, num_local_experts=256,
                                       num_experts_per_tok=8)),
-    "phi3.5-moe": ("phimoe", text(4096, 6400, 2, 32, 8, num_local_experts=16, num_experts_per_tok=2)),
     "ernie4.5-21b-a3b": ("ernie4_5_moe", text(2560, 12288, 3, 20, 4, moe_num_experts=64, moe_k=6,
                                               moe_intermediate_size=1536, moe_num_shared_experts=2,
                                               moe_layer_start_index=1)),

@@ -6,7 +6,7 @@ are found (`planner.search`) and what a stage costs (`costmodel.stages`).
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from math import isqrt, prod
 
@@ -226,8 +226,9 @@ class Problem:
 
     @cached_property
     def training(self) -> TrainingJob:
-        """What holds for every stage."""
-        return TrainingJob.of(self.trainer_name, self.precision_name, self.optimizer, self.habits, self.calibration)
+        """What holds for every stage; measured operators hold their host's calls, so that a trainer's pace estimates."""
+        job = TrainingJob.of(self.trainer_name, self.precision_name, self.optimizer, self.habits, self.calibration)
+        return job if ROOFLINE in self.profile.origin.estimated else replace(job, call_ns=0.0)
 
     @cached_property
     def schedules(self) -> tuple[str, ...]:
