@@ -226,7 +226,7 @@ class Problem:
 
     @cached_property
     def training(self) -> TrainingJob:
-        """What holds for every stage; measured operators hold their host's calls, so that a trainer's pace estimates."""
+        """What holds for every stage; measured operators hold their own host's calls, so a trainer's pace estimates."""
         job = TrainingJob.of(self.trainer_name, self.precision_name, self.optimizer, self.habits, self.calibration)
         return job if ROOFLINE in self.profile.origin.estimated else replace(job, call_ns=0.0)
 
