@@ -17,9 +17,9 @@ from benchmarks.peer_problems.aceso.job import AcesoJob
 from costmodel.architectures.configs import Config, make_config
 from costmodel.architectures.table import find
 from costmodel.errors import InvalidInput
-from costmodel.files import document, read_toml
+from costmodel.files import Node, document, read_toml
 from planner.measured.job import MeasuredJob
-from planner.measured.runs import MeasuredRun, rows_of_runs
+from planner.measured.runs import MeasuredRun, job_of, rows_of_runs
 from planner.question.space import Space
 
 Line = Mapping[str, str]
@@ -66,9 +66,23 @@ def read(path: Path) -> list[Row]:
 @cache
 def trainers_of_sources() -> Mapping[str, str]:
     """Return the trainer of each source (`sources.toml`)."""
-    members = document(read_toml(SOURCES), "penstock-sources", 1, ("source",))
-    rows = members["source"].entries()
+    rows = _sources()["source"].entries()
     return {name: node.members(("trainer", "kernels", "supports"))["trainer"].text() for name, node in rows.items()}
+
+
+@cache
+def corrections() -> Mapping[tuple[str, str], Mapping[str, str]]:
+    """Return the cells that a source's own text tells otherwise than the given table, by source and case."""
+    found = {}
+    for node in _sources()["correction"].items():
+        row = node.members(("source", "case", "cells", "supports"))
+        cells = {name: cell.text() for name, cell in row["cells"].entries().items()}
+        found[row["source"].text(), row["case"].text()] = cells
+    return found
+
+
+def _sources() -> Mapping[str, Node]:
+    return document(read_toml(SOURCES), "penstock-sources", 1, ("source", "correction"))
 
 
 def _with_trainer(row: Row) -> Row:
@@ -305,9 +319,10 @@ def _runs(path: Path) -> Iterator[Row]:
 
 
 def _of_run(run: MeasuredRun, path: Path) -> Row:
-    source = run.cells.get("source", path.stem)
+    source, case = run.cells.get("source", path.stem), run.cells.get("case", f"row {run.number}")
     sources = (source, f"{source} {run.cells['device']}") if source in SEVERAL_DEVICES else (source,)
-    return Row(run.cells.get("case", f"row {run.number}"), sources, run.job, run.why_not)
+    told = corrections().get((source, case))
+    return Row(case, sources, job_of({**run.cells, **told}, path.parent) if told else run.job, run.why_not)
 
 
 READERS: Mapping[str, Callable[[Sequence[Line], Path], Iterator[Row]]] = {

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from importlib import metadata
 
+from costmodel.machines import catalogue
 from costmodel.model.graph import OperatorGraph
 from costmodel.model.profile import Profile
 from costmodel.model.whole_model import SplitRatios
@@ -154,9 +155,29 @@ def _prediction(evaluator: Evaluator, candidate: Candidate, run: Run) -> Predict
 
 
 def expected_ns(problem: Problem, step_ns: int) -> tuple[int, int] | None:
-    """Return between what four of five measured steps lie; None where the error of predictions is not known."""
+    """Return between what four of five measured steps lie; None where the error of predictions is not known.
+
+    No step is faster than its products at the devices' peak, whatever the constants: there an interval is cut.
+    """
     wide = problem.step_interval
-    return None if wide is None else (math.floor(step_ns * wide[0]), math.ceil(step_ns * wide[1]))
+    if wide is None:
+        return None
+    return max(math.floor(step_ns * wide[0]), min(step_ns, at_peak_ns(problem))), math.ceil(step_ns * wide[1])
+
+
+def at_peak_ns(problem: Problem) -> int:
+    """Return what a batch's matrix products take at the dense peak of all devices; 0 where the catalogue lacks one."""
+    graph, precision = problem.profile.graph, problem.precision_name or problem.profiled_precision
+    trained = {parameter.name for parameter in graph.parameters if parameter.trainable}
+    flop = sum(
+        operator.flop * (1 + operator.trainable + (operator.trainable and not trained.isdisjoint(operator.parameters)))
+        for operator in graph.operators
+        if operator.work and operator.work.kind == "matmul"
+    )
+    names = [problem.machines.device_of(rank).catalogue for rank in range(problem.num_devices)]
+    peaks = {name: catalogue.device(name).tflops.get(precision, 0.0) if name else 0.0 for name in set(names)}
+    peak = sum(peaks[name] for name in names) if all(peaks.values()) else 0.0
+    return round(problem.global_batch * flop / (1000 * peak)) if peak else 0
 
 
 def provenance(problem: Problem, microbatch_size: int) -> dict[str, object]:

@@ -4,7 +4,7 @@ Each constant multiplies terms of the jobs' prices (`planner.measured.terms`), s
 Logarithms of errors are lessened by Gauss-Newton with a quadratic pull of each constant to where it began, rows far off
 counting less (Huber, 1964). Rows of one source err together: what they err in the mean is allowed for by a random
 effect of the source (whitened as of Laird and Ware, 1982), so that hundreds of rows of one source do not outvote
-others. Leaves out memory, which no constant moves.
+others; in the end the versions of trainers that ran it take it over. Leaves out memory, which no constant moves.
 """
 
 import math
@@ -21,7 +21,7 @@ from planner.measured.job import MeasuredJob
 from planner.measured.predicted import Predictor
 from planner.measured.terms import JobTerms
 
-NOISE, SOURCE = 0.08, 0.08
+NOISE, SOURCE = 0.065, 0.08
 """Standard deviations, in logarithms, of a row within its source, and of a source."""
 ROUTED = 2.5
 """By how much more noisy rows of models with experts are, of which the price leaves out more (routing, overlap)."""
@@ -207,9 +207,21 @@ class LeverModel:
         return np.asarray(np.sqrt(left.diagonal() * self._pull) < IDENTIFIED)
 
     def solve(self, rows: Indices, free: Flags | None = None) -> Array:
-        """Return where constants move to meet rows; those that are not free stay."""
-        at, pull = np.zeros(len(self.names)), np.diag(self._pull)
-        moves = np.ones(len(at), bool) if free is None else free
+        """Return where constants move to meet rows; those that are not free stay.
+
+        Where rows of one source err together, versions' constants move once more in the end, by all that is left: what
+        a source errs in the mean tells nothing of trainers and devices, but all of the version that it ran.
+        """
+        moves = np.ones(len(self.names), bool) if free is None else free
+        if self._sources is None:
+            return self._moved(np.zeros(len(self.names)), moves, rows, 0.0)
+        at = self._moved(np.zeros(len(self.names)), moves, rows, SOURCE / NOISE)
+        versions = np.array([levers.is_of_version(name) for name in self.names])
+        return self._moved(at, moves & versions, rows, 0.0)
+
+    def _moved(self, begun: Array, moves: Flags, rows: Indices, common: float) -> Array:
+        """Return where some constants move, given a source's own deviation in units of noise."""
+        at, pull = begun.copy(), np.diag(self._pull)
         groups = [np.arange(len(rows))]
         if self._sources is not None:
             own = self._sources[rows]
@@ -217,7 +229,7 @@ class LeverModel:
         for _ in range(ROUNDS if moves.any() else 0):
             steps, slopes = self._steps(at, rows)
             off = np.log(self._scale[rows] * steps / self._rows.measured[rows])
-            noise, common = self._noise[rows], SOURCE / NOISE if self._sources is not None else 0.0
+            noise = self._noise[rows]
             left, right = _whitened(off / noise, slopes / noise[:, None], groups, common)
             normal, pulled = right.T @ right + pull, right.T @ left + self._pull * at
             step = np.linalg.solve(normal[np.ix_(moves, moves)], pulled[moves])

@@ -15,9 +15,11 @@ from planner.measured.job import MeasuredJob
 TERMS = ("matmul", "grouped", "attention", "memory", "scaleup", "network", "host")
 """Terms of a price, as `planner.measured.terms` has them."""
 DEVICE_TERMS = TERMS[:4]
+OF_TRAINERS = ("efficiency", "fp8", "host", "unfused")
+"""Kinds of constants that a trainer has; the others are a device's."""
 LEVELS = (
     ("efficiency.any.*", 0.3), ("efficiency.any", 1.0), ("efficiency.*-*", 0.2), ("efficiency.*", 0.1),
-    ("fp8.*-*", 0.3), ("fp8.*", 0.15), ("unfused.*", 0.3), ("host.any", 0.1), ("host.*-*", 0.3), ("host.*", 0.2),
+    ("fp8.*", 0.3), ("unfused.*", 0.3), ("host.any", 0.4), ("host.*-*", 0.3), ("host.*", 0.2),
     ("scaleup.*", 0.08), ("network.*", 0.1), ("*", 0.12),
 )  # fmt: skip
 """How far constants of a published fit lie from the level above, by patterns of their names: standard deviations in
@@ -33,6 +35,12 @@ Levers = Mapping[str, tuple[str, ...]]
 def spread(name: str, table: Iterable[tuple[str, float]]) -> float:
     """Return the standard deviation of a constant, by the first pattern that its name matches."""
     return next(value for pattern, value in table if fnmatchcase(name, pattern))
+
+
+def is_of_version(name: str) -> bool:
+    """Whether a constant is of one version of a trainer (``host.megatron-2022``)."""
+    kind, who, *_ = name.split(".")
+    return kind in OF_TRAINERS and "-" in who
 
 
 def levels(job: MeasuredJob) -> Levers:
@@ -79,7 +87,7 @@ def of_levels(moves: Mapping[str, float], known: Calibration) -> dict[str, float
     found = {}
     for name, factor in moves.items():
         kind, who, *term = name.split(".")
-        if kind in ("efficiency", "fp8", "host", "unfused") and not term:
+        if kind in OF_TRAINERS and not term:
             factor = known.of_trainer(kind, ANY) * prod(moves.get(f"{kind}.{one}", 1.0) for one in _levels(who))
         found[name] = factor
     return found

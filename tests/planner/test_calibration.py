@@ -1,6 +1,7 @@
 """Constants that measured jobs move: what they identify, what stays, and what a calibration file may hold."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,13 @@ from costmodel.errors import InvalidInput, UsageError
 from costmodel.model.launches import paced_ns, steady
 from costmodel.stages.strategies import TrainingJob
 from costmodel.stages.strategies.trainers import habits_of, trainers
+from planner.candidate.make import at_peak_ns, expected_ns
 from planner.commands import main
 from planner.measured.predicted import Predictor
 from planner.measured.runs import read_runs
 from planner.plan import read_plan
+from planner.question.problem import Problem
+from tests.support.described_models import described
 
 HEADER = "model,device,devices,batch,microbatch-size,sequence,tensor,data,stages,trainer,step_time_ms\n"
 COUNTED = ("--time-limit", "60", "--deterministic-limit", "0.01")
@@ -317,3 +321,13 @@ def test_what_a_row_of_runs_cannot_mean_is_named_with_its_row(model: Path) -> No
     (model / "bad.csv").write_text(f"colour,{HEADER}red,{good}\n")
     with pytest.raises(InvalidInput, match="'colour' means nothing"):
         read_runs(model / "bad.csv")
+
+
+def test_no_interval_goes_below_what_the_products_take_at_the_devices_peak() -> None:
+    wide = replace(published(), intervals={("any", "fitted", "dense"): (0.01, 2.0)})
+    asked = Problem(described("llama"), None, 4, 16, target="any", trainer="megatron", calibration=wide)
+    least_ns = at_peak_ns(asked)
+    assert least_ns > 1
+    assert expected_ns(asked, 2 * least_ns) == (least_ns, 4 * least_ns)
+    assert expected_ns(asked, 1000 * least_ns) == (10 * least_ns, 2000 * least_ns)
+    assert expected_ns(asked, least_ns // 2) == (least_ns // 2, 2 * (least_ns // 2))

@@ -6,7 +6,8 @@ before and a reduce-scatter after, the gathered input gathered again in the back
 collectives overlap the layer's own gradient matmuls: only what exceeds them is exposed. Context parallel (Liu et
 al., Ring Attention, 2023): keys and values travel c - 1 steps around the ring during attention, their gradients
 too. Expert parallel (Lepikhin et al., GShard, 2020): an all-to-all to the experts and one back, both again in the
-backward. Leaves out what overlapped compute loses here, and uneven loads of experts.
+backward, on the network one copy of a token a host. Leaves out what overlapped compute loses here, and uneven loads of
+experts.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -54,7 +55,8 @@ class Traffic:
     microbatch_size : int
     overlap : bool
     alone : bool
-        Each column layer sums the gradient of its input by itself, as torch's do, and not once for all that read it.
+        Each column layer sums the gradient of its input by itself, as torch's do, and not once for all that read it;
+        experts are sent every copy of a token.
     """
 
     graph: OperatorGraph
@@ -183,9 +185,24 @@ class Traffic:
         outside = [i for i in rows_of if not self._among_experts(self.graph.tensors[i])]
         if outside:
             size = rows * work.inner * self.width
-            time = all_to_all_ns(self.cluster, self.groups.expert, size)
+            time = self._to_experts_ns(size, work.active)
             yield ("dispatch", max(outside, key=self.sizes.__getitem__)), time, time, size
         if not feeds_experts(self.graph, position):
             size = rows * work.outer * self.width
-            time = all_to_all_ns(self.cluster, self.groups.expert, size)
+            time = self._to_experts_ns(size, work.active)
             yield ("combine", position), time, time, size
+
+    def _to_experts_ns(self, size_bytes: int, active: int) -> int:
+        """Return the time of an all-to-all; what several experts of one host take goes to that host once.
+
+        Of a token's copies as many cross the network as there are hosts among `active` drawn ones; the host's own
+        links pass on the others meanwhile (DeepEP, 2025: one copy a node over RDMA, NVLink within).
+        """
+        group, inner = self.groups.expert, self.cluster.groups[0].group
+        within = tuple(rank for rank in group if not inner or rank // inner == group[0] // inner)
+        hosts = ceil(len(group), len(within))
+        if self.alone or hosts == 1 or active < 2:  # torch's own all-to-all sends every copy
+            return all_to_all_ns(self.cluster, group, size_bytes)
+        reached = hosts * (1 - (1 - 1 / hosts) ** active)
+        across_ns = all_to_all_ns(self.cluster, group, round(size_bytes * reached / active))
+        return max(across_ns, all_to_all_ns(self.cluster, within, size_bytes))
