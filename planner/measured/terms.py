@@ -58,7 +58,7 @@ class JobTerms:
 def terms_of(evaluator: Evaluator, candidate: Candidate, run: Run) -> JobTerms:
     """Return the terms of a candidate that was simulated."""
     device, sent = np.zeros((ACTIONS, len(DEVICE_TERMS))), np.zeros((ACTIONS, len(SENT_TERMS)))
-    calls, closing, training = np.zeros(ACTIONS), 0.0, evaluator.problem.training
+    host, closing = np.zeros(ACTIONS), 0.0
     on_path = run.times.on_path_ns
     for stage, way_ns in enumerate(on_path):
         place, cost = candidate.places[stage], run.priced.costs.stages[stage]
@@ -74,10 +74,10 @@ def terms_of(evaluator: Evaluator, candidate: Candidate, run: Run) -> JobTerms:
         )
         device += count * np.array(terms.device)
         sent += count * np.array(terms.sent)
-        calls += count * np.array(terms.calls)
+        host += count * np.array(terms.host)
         closing += end_ns
     messages = max(0.0, run.step_time_ns - sum(on_path))
-    host, inner = calls * training.call_ns, evaluator.problem.machines.groups[0].group
+    inner, training = evaluator.problem.machines.groups[0].group, evaluator.problem.training
     several = bool(inner and inner < evaluator.problem.num_devices)
     return JobTerms(device, sent, host, training.coupled, closing, messages, run.step_time_ns, several)
 

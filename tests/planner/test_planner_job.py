@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from costmodel.architectures.command import make
+from costmodel.calibration import published
 from costmodel.errors import InvalidInput, NoPlanFits, PenstockError, UsageError
 from costmodel.machines.cluster import Cluster
 from costmodel.machines.cluster_parts import DeviceType, Host, LinkGroup
@@ -30,6 +31,8 @@ from tests.support.random_profiles import branches, chain, profile_of, u_net
 from tests.support.schema_corpus import validator
 
 SHORT = Effort(60.0, 0.0)
+NO_HOST = published().with_values({"host.torchtitan": 0.0, "host.megatron": 0.0})
+"""Where hosts take nothing, not even for messages, which are no part of a stage's own price."""
 
 JOBS = [
     ("llama", 8, 16, {"tensor": 2, "stages": 2, "data": 2}),
@@ -73,11 +76,11 @@ def test_replica_d_works_on_micro_batches_k_data_plus_d_and_all_its_ranks_alike(
 
 def test_a_stage_costs_what_its_strategy_says() -> None:
     plan = job("llama", 8, 16, tensor=2, stages=2, data=2, microbatch_size=2, optimizer="adam", schedule="1f1b",
-               target="torchtitan", zero=0)  # fmt: skip
+               target="torchtitan", zero=0, calibration=NO_HOST)  # fmt: skip
     profile = described("llama")
     config = StageConfig(data=2, tensor=2)
     assert {stage.config for stage in plan.stages} == {config}
-    model = StrategyModel(profile, plan.cluster, 2, TrainingJob.of("torchtitan", "bf16", "adam"))
+    model = StrategyModel(profile, plan.cluster, 2, TrainingJob.of("torchtitan", "bf16", "adam", calibration=NO_HOST))
     operators = range(len(plan.stages[0].operators))
     expected = model.stage(operators, config, (0, 1, 2, 3), num_microbatches=4)
     assert plan.stages[0].cost == expected
@@ -215,13 +218,14 @@ def test_on_mixed_devices_each_stage_takes_what_its_own_device_takes_and_the_fas
     links = (LinkGroup("nvlink", 8, 240.0, 7_000), LinkGroup("net", 0, 25.0, 10_000))
     cluster = Cluster(kinds, tuple(Host(kind.name, 8) for kind in kinds), links)
     fast, slow = (make("llama3-8b", kind.name, (1,))[0] for kind in kinds)
-    plan = job(fast, 16, 8, stages=2, tensor=8, cluster=cluster, other_profiles=(slow,), planner="chain")
+    plan = job(fast, 16, 8, stages=2, tensor=8, cluster=cluster, other_profiles=(slow,), planner="chain",
+               calibration=NO_HOST)  # fmt: skip
     assert check_plan(plan, fast.graph) == ()
     on = {cluster.device_of(stage.ranks[0]).name: stage for stage in plan.stages}
     first, second = (on[kind.name] for kind in kinds)
     layers = [{name.split(".")[2] for name in each.operators if ".layers." in name} for each in (first, second)]
     assert len(layers[0]) > len(layers[1])
-    model = StrategyModel(slow, cluster, 1, TrainingJob.of("megatron", "bf16", "none"))
+    model = StrategyModel(slow, cluster, 1, TrainingJob.of("megatron", "bf16", "none", calibration=NO_HOST))
     operators = [slow.graph.index[name] for name in second.operators]
     names = plan.edges[0].tensors if second is plan.stages[1] else ()
     received = [i for i, tensor in enumerate(slow.graph.tensors) if tensor.name in names]

@@ -46,6 +46,10 @@ class HostDispatch:
         rows = [round(ns) * again for ns, again in zip(self._own, runs_again, strict=True)]
         return SharedSums([item for item in self._sent if runs_again[item[0]]], self._count, rows)
 
+    def dispatch_ns(self, operators: Sequence[int], again: SharedSums) -> tuple[int, int]:
+        """Return what the host takes by itself of a forward, and of a whole backward with its recompute."""
+        return self._forward.over(operators), self._backward.over(operators) + again.over(operators)
+
     def forward_ns(self, operators: Sequence[int], device_ns: int) -> int:
         """Return the time of a forward, given what it takes on the device."""
         return paced_ns(self._forward.over(operators), device_ns, self._coupled)

@@ -76,6 +76,12 @@ class StageSharding:
         )
         return found if (host := vectors.times.host_dispatch) is None else self._paced_by_the_host(found, host)
 
+    @property
+    def host_ns(self) -> tuple[int, int]:
+        """Return what the host takes to dispatch a forward, and a backward with its recompute."""
+        host = self.vectors.times.host_dispatch
+        return host.dispatch_ns(self.operators, self.vectors.dispatched_again) if host else (0, 0)
+
     def _paced_by_the_host(self, device: ActionTimes, host: HostDispatch) -> ActionTimes:
         """Return the times of actions that the host dispatches in turn; the parts of a backward keep their ratio."""
         forward = host.forward_ns(self.operators, device.forward)

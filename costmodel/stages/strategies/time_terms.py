@@ -1,16 +1,15 @@
-"""What an action of a stage is made of: kinds of work on the device, what is sent, calls of the host.
+"""What an action of a stage is made of: kinds of work on the device, what is sent, what the host takes.
 
 A fit of constants moves each by itself (`planner.measured.terms`). Leaves out when a step ends.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from costmodel.machines.cluster import Cluster
 from costmodel.model.launches import Times
 from costmodel.stages.strategies.assembly import Build
 from costmodel.stages.strategies.groups import Ranks, StageGroups
-from costmodel.stages.strategies.host_dispatch import calls_of
 from costmodel.stages.strategies.kinds import term_of
 from costmodel.stages.strategies.stage_sharding import StageSharding
 
@@ -32,13 +31,13 @@ class TimeTerms:
     ----------
     device, sent : pair of tuple of int
         By `DEVICE_TERMS`, and by `SENT_TERMS`: exposed.
-    calls : pair of float
-        Of the host.
+    host : pair of int
+        What the host takes.
     """
 
     device: Pair
     sent: Pair
-    calls: tuple[float, float]
+    host: tuple[int, int]
 
 
 def terms_of_stage(
@@ -74,20 +73,7 @@ def terms_of_stage(
         tuple(there_ns[link] + copies["forward"] * (link == on) for link in SENT_TERMS),
         tuple(back_ns[link] + again_ns[link] + copies["backward"] * (link == on) for link in SENT_TERMS),
     )
-    calls = _calls(sharding, build, [bool(again[i]) for i in operators])
-    return TimeTerms((tuple(forward.values()), tuple(backward.values())), sent, calls)
-
-
-def _calls(sharding: StageSharding, build: Build, again: Sequence[bool]) -> tuple[float, float]:
-    calls, times = build.training.calls, sharding.vectors.times
-    graph, rows = build.model.profile.graph.operators, (times.forward.rows, times.backward_input.rows)
-    there = back = 0.0
-    for i, runs_again in zip(sharding.operators, again, strict=True):
-        sends = [calls.get("collective", 0) * sum(ns > 0 for ns in row[i].values()) for row in rows]
-        own = calls_of(graph[i], calls)
-        there += own + sends[0]
-        back += own * build.training.host_backward * graph[i].trainable + sends[1] + runs_again * (own + sends[0])
-    return there, back
+    return TimeTerms((tuple(forward.values()), tuple(backward.values())), sent, sharding.host_ns)
 
 
 def _sent(rows: Iterable[Mapping[object, int]], groups: StageGroups, cluster: Cluster) -> dict[str, int]:

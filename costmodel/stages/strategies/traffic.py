@@ -152,7 +152,8 @@ class Traffic:
         return there, back, size_bytes
 
     def _exposed(self, communication_ns: int, compute_ns: int) -> int:
-        return max(0, communication_ns - compute_ns) if self.overlap else communication_ns
+        """Return what compute does not hide; never nothing of what is sent, since the host issues it either way."""
+        return max(min(1, communication_ns), communication_ns - compute_ns) if self.overlap else communication_ns
 
     def _ring(self, work: Work, times: Times) -> tuple[int, int, int]:
         """Price the ring's exposed steps; a chunk of keys and values is there and one arrives."""

@@ -176,7 +176,7 @@ class PlanAnswer:
         told = {**start, "best_step_time_ns": best_ns, "gain": None, "gain_interval": None}
         if not isinstance(old_ns, int) or not best_ns or not old_ns:
             return told if start else {}
-        known = gain(old_ns, best_ns, self.problem.step_error)
+        known = gain(old_ns, best_ns, self.problem.step_interval)
         return {**told, "gain": known.share, "gain_interval": known.interval}
 
     def _since(self) -> list[str]:

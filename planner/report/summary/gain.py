@@ -6,8 +6,6 @@ The two errors are taken as independent; what both have alike cancels, so that t
 import math
 from dataclasses import dataclass
 
-from costmodel.calibration import interval_ns
-
 
 @dataclass(frozen=True, slots=True)
 class Gain:
@@ -17,13 +15,15 @@ class Gain:
     interval: tuple[float, float] | None
 
 
-def gain(old_ns: int, new_ns: int, error: float | None) -> Gain:
-    """Return what a step of `new_ns` gains over one of `old_ns`, by the mean relative error of either.
+def gain(old_ns: int, new_ns: int, step_interval: tuple[float, float] | None) -> Gain:
+    """Return what a step of `new_ns` gains over one of `old_ns`.
 
-    The error of a ratio of two is that of one to the power of the root of two.
+    `step_interval` says between which multiples of either step four of five measured ones lie. The error of a ratio
+    of two is that of one to the power of the root of two; a bias, which both have, cancels.
     """
     share = 1 - new_ns / old_ns
-    if error is None:
+    if step_interval is None:
         return Gain(share, None)
-    low_ns, high_ns = interval_ns(new_ns, (1 + error) ** math.sqrt(2) - 1)
-    return Gain(share, (1 - high_ns / old_ns, 1 - low_ns / old_ns))
+    low, high = step_interval
+    wide = (high / low) ** (1 / math.sqrt(2))
+    return Gain(share, (1 - wide * (1 - share), 1 - (1 - share) / wide))

@@ -201,7 +201,7 @@ def test_a_longer_limit_tries_the_rows_of_a_shorter_one() -> None:
 
 
 def test_without_any_time_left_on_a_busy_machine_the_same_short_rows_are_tried() -> None:
-    """A process that waits has, for all that it knows, a part of a core, and so less than the spare time for writing."""
+    """A process that waits has, for all that it knows, a part of a core, so less than the spare time for writing."""
     search = PortfolioSearch(Problem(described("llama"), None, 4, 32, effort=Effort(0.0)), None)
     first = FirstPlans(search.state.prepared, search.state.pool, search.state.writing, search.state.limits)
     table = search.state.prepared.small_table
