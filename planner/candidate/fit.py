@@ -10,22 +10,12 @@ from planner.plan.lockstep import Block
 from planner.question.problem import Problem
 
 NO_LIMIT = 1 << 62
-FITS, MAY_NOT_FIT, DOES_NOT_FIT = "fits", "may-not-fit", "does-not-fit"
-FITTING = (FITS, MAY_NOT_FIT, DOES_NOT_FIT)
-"""Words for whether a plan fits, the best first."""
 
 
 def limits_of(problem: Problem, blocks: Sequence[Block]) -> tuple[int, ...]:
     """Return the bytes that a rank of each block may hold: its least device's."""
     known = problem.memory_limits_bytes
     return tuple(min(known[rank] or NO_LIMIT for rank in block) for block in blocks)
-
-
-def fitting(peaks: Sequence[int], uppers: Sequence[int], limits: Sequence[int], margin_bytes: int = 0) -> str:
-    """Return the word for ranks of these estimates and upper bounds, where `margin_bytes` are to stay free besides."""
-    if excess_bytes(peaks, limits):
-        return DOES_NOT_FIT
-    return MAY_NOT_FIT if excess_bytes([upper + margin_bytes for upper in uppers], limits) else FITS
 
 
 def excess_bytes(peaks: Sequence[int], limits: Sequence[int]) -> int:

@@ -55,7 +55,7 @@ def upper_bytes(evaluator: Evaluator, candidate: Candidate, run: Run, kind: str 
     more, shared, outside = [0] * len(peaks), [0] * len(peaks), [0] * len(peaks)
     for stage in range(candidate.num_stages):
         for rank in schedule.graph.ranks[stage]:
-            terms = _terms(evaluator, candidate, run, stage, most_in_flight(schedule.orders[rank], stage))
+            terms = stage_terms(evaluator, candidate, run, stage, most_in_flight(schedule.orders[rank], stage))
             workspace = terms.workspace.upper - terms.workspace.point
             more[rank] += terms.tensors_upper - terms.point_bytes - workspace
             shared[rank] = max(shared[rank], workspace)
@@ -71,7 +71,7 @@ def upper_bytes(evaluator: Evaluator, candidate: Candidate, run: Run, kind: str 
     ]
 
 
-def _terms(evaluator: Evaluator, candidate: Candidate, run: Run, stage: int, in_flight: int) -> MemoryTerms:
+def stage_terms(evaluator: Evaluator, candidate: Candidate, run: Run, stage: int, in_flight: int) -> MemoryTerms:
     """Return the memory of a stage term by term, on the type of device where the upper bound is largest."""
     place = candidate.places[stage]
     flows = run.priced.flows.items()
@@ -86,8 +86,10 @@ def _terms(evaluator: Evaluator, candidate: Candidate, run: Run, stage: int, in_
 
 
 def most_in_flight(order: Sequence[Action], stage: int) -> int:
-    """Return the most micro-batch groups of a stage that an order has alive at once."""
+    """Return the most micro-batch groups of a stage that an order has alive at once; one where it has no backward."""
     alive = most = 0
+    if not any(action.stage == stage and _CHANGE[action.kind] < 0 for action in order):
+        return 1
     for action in order:
         alive += (action.stage == stage) * _CHANGE[action.kind]
         most = max(most, alive)

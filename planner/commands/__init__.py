@@ -38,6 +38,7 @@ COMMANDS = {
     "profile": "measure a torch model operator by operator",
     "links": "measure latency and bandwidth between ranks",
     "model": "describe a model from its shape, without torch or a GPU, times estimated",
+    "memory": "say what a model takes of each device by strategy, whether that fits, and what would make it fit",
     "plan": "cut a profiled model into a graph of stages, with a schedule and a proved bound",
     "ablation": "say what each means of a plan gains: branches, larger micro-batches, split backward, shared devices",
     "simulate": "predict the timeline and memory of a plan, or of a schedule by name",

@@ -16,13 +16,13 @@ from costmodel.stages.costs import Amount
 from costmodel.stages.strategies.memory import CONTEXT_BYTES, KINDS
 from planner.candidate.candidate import Candidate
 from planner.candidate.evaluate import Evaluator, Run
-from planner.candidate.fit import fitting
 from planner.candidate.fixed import fixed_candidate, fixed_evaluator
 from planner.candidate.make import expected_ns
 from planner.candidate.price import compact
 from planner.candidate.upper_memory import upper_bytes
 from planner.measured.job import MeasuredJob
 from planner.measured.terms import JobTerms, terms_of
+from planner.plan.fitting import fitting
 
 
 class MeasuredFigures(Protocol):

@@ -8,8 +8,8 @@ confidence: the rows are as few as somebody measured.
 from collections.abc import Iterable, Sequence
 from statistics import fmean, median
 
-from planner.candidate.fit import FITTING
 from planner.measured.predicted import Predicted
+from planner.plan.fitting import FITTING
 
 SMALLEST_GROUP = 4
 """Jobs of a group in which ranks say something."""
