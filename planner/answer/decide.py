@@ -12,7 +12,7 @@ from planner.answer.feasibility_fixes import feasibility_fixes
 from planner.answer.infeasible import infeasible_error, nothing_found
 from planner.answer.ladder import ladder
 from planner.answer.reasons import reason
-from planner.answer.room import with_room_first
+from planner.answer.room import fits_for_sure, with_room_first
 from planner.answer.scope import result, scope
 from planner.answer.whole_models import WholeModels
 from planner.candidate.evaluate import Evaluated
@@ -152,10 +152,17 @@ def _made(outcome: SearchOutcome, chosen: Evaluated, not_taken: str, passed_over
             result(outcome, chosen, chosen if not_taken else outcome.pool.best),
             reason(outcome, chosen, not_taken, unrun=bool(unrun)),
         )
-    if found is None or not unrun:
-        return found
-    told = {"step_time_ns": unrun.step_time_ns, "strategy": unrun.strategy}
-    return replace(found, extra={**found.extra, "best_unrun": told})
+    if found is None:
+        return None
+    best, tight = outcome.pool.best, None
+    if not unrun and not not_taken and chosen.step_time_ns > best.step_time_ns:
+        tight = None if fits_for_sure(outcome.prepared, best) else best
+    told = {
+        name: {"step_time_ns": each.step_time_ns, "strategy": each.strategy}
+        for name, each in (("best_unrun", unrun), ("best_tight", tight))
+        if each
+    }
+    return replace(found, extra={**found.extra, **told})
 
 
 def _with_ladder(outcome: SearchOutcome, chosen: Evaluated, found: Plan, whole: WholeModels) -> Plan:

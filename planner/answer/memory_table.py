@@ -35,7 +35,7 @@ STEP_TOKENS = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldMemory:
     """The fullest rank of a plan: estimate and upper bound, terms by name, the word, and the step."""
 
     point_bytes: int
@@ -51,7 +51,7 @@ class MemoryRow:
 
     strategy: str
     microbatch_size: int
-    held: Held
+    held: HeldMemory
     largest_microbatch_size: int
     longest_sequence: int | None
     change: str | None
@@ -99,14 +99,14 @@ class MemoryTable:
     options: dict[str, object] = field(default_factory=dict)
     _profiles: dict[int, Profile] = field(default_factory=dict)
     _evaluators: dict[tuple[int, int], Evaluator] = field(default_factory=dict)
-    _known: dict[object, "Held | PenstockError"] = field(default_factory=dict)
+    _known: dict[object, "HeldMemory | PenstockError"] = field(default_factory=dict)
 
     def rows(self) -> list[MemoryRow]:
         """Return the rows of the strategies that the model and the devices admit."""
         found = []
         for strategy, space in self.strategies():
             held = self.held(space, self.microbatch_size)
-            if isinstance(held, Held):
+            if isinstance(held, HeldMemory):
                 sequence = self._longest_sequence(space, held) if self.sequence else None
                 size = self._largest_size(space, held)
                 change = None if held.fits == FITS else self._cheapest_change(space)
@@ -118,7 +118,7 @@ class MemoryTable:
         found = ((name, self.held(space, self.microbatch_size)) for name, space in self.strategies())
         return [f"{name}: {why}" for name, why in found if isinstance(why, PenstockError)]
 
-    def held(self, space: Space, microbatch_size: int, sequence: int = 0) -> "Held | PenstockError":
+    def held(self, space: Space, microbatch_size: int, sequence: int = 0) -> "HeldMemory | PenstockError":
         """Return what a plan of these choices holds, or why there is none."""
         key = (space, microbatch_size, sequence)
         if key not in self._known:
@@ -128,7 +128,7 @@ class MemoryTable:
                 self._known[key] = error
         return self._known[key]
 
-    def _simulated(self, space: Space, microbatch_size: int, sequence: int) -> Held:
+    def _simulated(self, space: Space, microbatch_size: int, sequence: int) -> HeldMemory:
         problem = self._problem(space, microbatch_size, sequence)
         key = microbatch_size, sequence
         if key not in self._evaluators:
@@ -145,7 +145,7 @@ class MemoryTable:
         known = [limit if limit < NO_LIMIT else 0 for limit in limits]
         word = fitting(peaks, uppers, known, problem.memory_margin_bytes)
         terms = _terms_of(evaluator, candidate, run, fullest)
-        return Held(peaks[fullest], uppers[fullest], terms, word, run.step_time_ns)
+        return HeldMemory(peaks[fullest], uppers[fullest], terms, word, run.step_time_ns)
 
     def _problem(self, space: Space, microbatch_size: int, sequence: int) -> Problem:
         if sequence not in self._profiles:
@@ -205,7 +205,7 @@ class MemoryTable:
         works = (operator.work for operator in self._graph_of_own.graph.operators)
         return max((work.experts for work in works if work and work.split == "expert"), default=0)
 
-    def _largest_size(self, space: Space, held: Held) -> int:
+    def _largest_size(self, space: Space, held: HeldMemory) -> int:
         """Return the largest micro-batch that fits; of a given batch one that divides a replica's part of it."""
         size, of_replica = self.microbatch_size, self.batch // (space.data or 1)
         if held.fits != FITS and size == 1:
@@ -218,7 +218,7 @@ class MemoryTable:
 
         return self._largest(lambda tried: self.held(space, tried), (size, held), 2 * size, allowed)
 
-    def _longest_sequence(self, space: Space, held: Held) -> int:
+    def _longest_sequence(self, space: Space, held: HeldMemory) -> int:
         """Return the longest sequence that fits, at most `LONGEST`."""
         return self._largest(
             lambda tried: self.held(space, self.microbatch_size, tried),
@@ -229,8 +229,8 @@ class MemoryTable:
 
     def _largest(
         self,
-        held_at: "Callable[[int], Held | PenstockError]",
-        start: tuple[int, Held],
+        held_at: "Callable[[int], HeldMemory | PenstockError]",
+        start: tuple[int, HeldMemory],
         other: int,
         allowed: Callable[[int], int],
     ) -> int:
@@ -239,7 +239,7 @@ class MemoryTable:
         best, tried = (size if held.fits == FITS else 0), other
         for _ in range(MOST_TRIED):
             found = held_at(tried)
-            if not isinstance(found, Held):
+            if not isinstance(found, HeldMemory):
                 break
             best = max(best, tried) if found.fits == FITS else best
             each = max(1, (found.upper_bytes - held.upper_bytes) / (tried - size))
@@ -251,7 +251,7 @@ class MemoryTable:
             tried = most
         return best
 
-    def _room_bytes(self, held: Held) -> int:
+    def _room_bytes(self, held: HeldMemory) -> int:
         margin = self.options.get("memory_margin_bytes", 0)
         return self.device_bytes - held.upper_bytes - (margin if isinstance(margin, int) else 0)
 
@@ -271,7 +271,7 @@ class MemoryTable:
             found = [
                 (held.step_time_ns / self._batch_of(new), _flags(space, size, changed, new))
                 for changed, new in tried
-                if isinstance(held := self.held(changed, new), Held) and held.fits == FITS
+                if isinstance(held := self.held(changed, new), HeldMemory) and held.fits == FITS
             ]
             if found:
                 return min(found)[1]

@@ -9,6 +9,7 @@ from planner.candidate.evaluate import Evaluated
 from planner.candidate.fit import NO_LIMIT
 from planner.candidate.upper_memory import upper_bytes
 from planner.plan.fitting import FITS, fitting
+from planner.question.targets import RUNNERS
 from planner.search.budget import Deadline
 from planner.search.state.prepared import PreparedProblem
 from planner.search.state.result import SearchOutcome
@@ -33,12 +34,13 @@ def with_room_first(
 ) -> Sequence[Evaluated]:
     """Return the choices, the first that fits for sure before all; the order that they have where none is known to.
 
-    None that is slower than an old plan which can still be used comes before it.
+    None comes first that is slower than an old plan which can still be used, or that no trainer runs.
     """
     prepared, old, looked_at = outcome.prepared, outcome.old_plan, 0
+    by_target = prepared.problem.target in RUNNERS
     for position, each in enumerate(choices):
         too_slow = old and old.never_above_ns and each.step_time_ns > old.never_above_ns
-        if too_slow or not _may_have_room(prepared, each):
+        if too_slow or not _may_have_room(prepared, each) or not (by_target or outcome.pool.somebody_may_run(each)):
             continue
         if looked_at == MOST_LOOKED_AT or (limits and looked_at and limits.expired):
             break
@@ -50,7 +52,7 @@ def with_room_first(
 
 
 def _may_have_room(prepared: PreparedProblem, each: Evaluated) -> bool:
-    """Whether what is left beside the estimate may hold at least what an allocator wastes of it, and the margin."""
+    """Whether what the estimate leaves may hold at least what an allocator wastes of it, and the margin."""
     problem = prepared.problem
     known = [limit for limit in problem.memory_limits_bytes if limit]
     if not known or each.spare_bytes >= max(known):

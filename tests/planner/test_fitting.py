@@ -12,6 +12,7 @@ from planner.answer.decide import plan
 from planner.plan.fitting import DOES_NOT_FIT, FITS, FITTING, MAY_NOT_FIT, fitting, fitting_of
 from planner.question.effort import Effort
 from planner.question.problem import Problem
+from planner.question.space import Space
 from planner.report.comparison.compared import ComparedPlan
 from planner.report.comparison.comparison import Comparison
 from planner.report.summary.alarms import alarms
@@ -42,7 +43,7 @@ def test_each_word_says_what_is_within_the_device() -> None:
 
 
 def asked(**options: object) -> Problem:
-    known = {"effort": Effort(300.0, 0.0), "target": "any", **options}
+    known = {"effort": Effort(300.0, 0.0), "target": "any", "space": Space(stages=1, tensor=1, context=1), **options}
     return Problem(described("gpt2"), None, 2, 16, **known)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from costmodel.architectures.command import make
 from costmodel.model.profile import write_profile
-from planner.answer.memory_table import Held, MemoryRow, MemoryTable
+from planner.answer.memory_table import HeldMemory, MemoryRow, MemoryTable
 from planner.commands import main
 from planner.plan import read_plan
 from planner.plan.fitting import DOES_NOT_FIT, FITS, FITTING, fitting_of
@@ -52,9 +52,9 @@ def test_sizes_that_are_said_to_fit_do_and_the_next_one_does_not() -> None:
     for row in found.rows():
         (space,) = [space for name, space in found.strategies() if name == row.strategy]
         best, next_one = (found.held(space, size) for size in (row.largest_microbatch_size, _above(row)))
-        assert isinstance(best, Held)
+        assert isinstance(best, HeldMemory)
         assert best.fits == FITS
-        assert not isinstance(next_one, Held) or next_one.fits != FITS
+        assert not isinstance(next_one, HeldMemory) or next_one.fits != FITS
 
 
 def _above(row: MemoryRow) -> int:

@@ -1,6 +1,6 @@
 """The memory of a stage on one rank, term by term: a point estimate and an upper bound of each.
 
-The point counts tensors. The upper bound adds what trainers may keep beside (fp32 gradients in addition to 16-bit
+The point counts tensors. The upper bound adds what trainers may keep besides (fp32 gradients in addition to 16-bit
 weights, bucket copies), what the allocator reserves and does not use, and what no allocator counts: the context and
 the buffers of communicators. Leaves out other programs on the device.
 """
@@ -54,7 +54,7 @@ class MemoryTerms:
     parameters, gradients, optimizer, master_weights : Amount
         What a stage holds all the time.
     gradient_copies : Amount
-        Gradients kept twice: in fp32 beside those of 16 bits, or to stand in for those that are summed in place.
+        Gradients kept twice: in fp32 as well as in 16 bits, or to stand in for those that are summed in place.
     activations : Amount
         Activations saved by all micro-batches in flight; in the upper bound those of experts at their worst load.
     recompute_peak : Amount
