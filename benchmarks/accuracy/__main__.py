@@ -37,7 +37,8 @@ COLUMNS = {
     "mean_row_regret_percent": "any row %",
     "forward_mape_percent": "F %", "backward_mape_percent": "B %", "memory_mape_percent": "memory %",
     "memory_upper_bound_coverage_percent": "below upper %",
-    "memory_upper_bound_median_percent": "upper by %",
+    "memory_upper_bound_median_percent": "upper by %", "memory_upper_over_point_median_percent": "over point %",
+    "may_not_fit_percent": "may not fit %", "does_not_fit_percent": "does not %",
 }  # fmt: skip
 
 

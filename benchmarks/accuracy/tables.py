@@ -18,6 +18,7 @@ from costmodel.architectures.configs import Config, make_config
 from costmodel.architectures.table import find
 from costmodel.errors import InvalidInput
 from costmodel.files import Node, document, read_toml
+from costmodel.stages.strategies.memory import KINDS
 from planner.measured.job import MeasuredJob
 from planner.measured.runs import MeasuredRun, job_of, rows_of_runs
 from planner.question.space import Space
@@ -222,7 +223,8 @@ def _of_table(
         Space(stages, chunks, data, tensor, sequence_parallel, context, _number(line["ep"]), 0, recompute, "none"),
         precision, trainer, step_ns=_ns(line["iter_s"], 1e9),
         peak_bytes=round(float(line["mem_gib"] or 0) * 2**30) if "measured" in line["mem_kind"] else 0,
-        reserved="reserved" in line["mem_kind"], group=f"{line['model']} {line['seq']} b{batch} n{line['n_gpus']}",
+        memory_kind=KINDS["reserved" in line["mem_kind"]],
+        group=f"{line['model']} {line['seq']} b{batch} n{line['n_gpus']}",
     )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from planner.answer.feasibility_fixes import feasibility_fixes
 from planner.answer.infeasible import infeasible_error, nothing_found
 from planner.answer.ladder import ladder
 from planner.answer.reasons import reason
+from planner.answer.room import fits_for_sure, with_room_first
 from planner.answer.scope import result, scope
 from planner.answer.whole_models import WholeModels
 from planner.candidate.evaluate import Evaluated
@@ -83,26 +84,28 @@ def _chosen(outcome: SearchOutcome, limits: Deadline | None) -> Plan:
     if not outcome.pool.found:
         raise nothing_found(outcome)
     searches = outcome.prepared.problem.planner in ("ours", "chain")
-    return _headline(outcome, WholeModels(outcome.prepared, outcome.pool, offers=searches, limits=limits))
+    return _headline(outcome, WholeModels(outcome.prepared, outcome.pool, offers=searches, limits=limits), limits)
 
 
 MOST_NOT_RUN = 6
 """Plans of several stages that are made to learn that no trainer runs them, before those of one stage alone are."""
 
 
-def _headline(outcome: SearchOutcome, whole: WholeModels) -> Plan:
+def _headline(outcome: SearchOutcome, whole: WholeModels, limits: Deadline | None) -> Plan:
     """Return the first choice that the target takes and that some trainer runs; where none is, the first it takes.
 
-    What a faster one that nobody runs would gain is told in the plan (`best_unrun`). Whoever asks for a proof,
-    or for what another planner does, gets just that.
+    Those that fit for sure come before those that may not. What a faster one that nobody runs would gain is told in
+    the plan (`best_unrun`). Whoever asks for a proof, or for what another planner does, gets just that.
     """
     prepared, pool, old = outcome.prepared, outcome.pool, outcome.old_plan
     problem, not_taken = prepared.problem, ""
     asks_who_runs = problem.planner in ("ours", "chain") and not problem.exact and problem.target not in RUNNERS
     passed_over: list[Evaluated] = []
+    prefers_room = problem.planner in ("ours", "chain") and not problem.exact and not problem.allow_tight
     num_made = 0
     old_ns = old.never_above_ns if old else None
-    for chosen in pool.choices(old_ns, outcome.baselines.get("chain")):
+    choices = pool.choices(old_ns, outcome.baselines.get("chain"))
+    for chosen in with_room_first(outcome, choices, limits) if prefers_room else choices:
         if not chosen.fits or (passed_over and old and chosen.step_time_ns > (old.never_above_ns or NEVER)):
             break  # no answer is slower than an old plan that can still be used
         pipelined, looks_on = chosen.candidate.num_stages > 1, bool(passed_over)
@@ -149,10 +152,17 @@ def _made(outcome: SearchOutcome, chosen: Evaluated, not_taken: str, passed_over
             result(outcome, chosen, chosen if not_taken else outcome.pool.best),
             reason(outcome, chosen, not_taken, unrun=bool(unrun)),
         )
-    if found is None or not unrun:
-        return found
-    told = {"step_time_ns": unrun.step_time_ns, "strategy": unrun.strategy}
-    return replace(found, extra={**found.extra, "best_unrun": told})
+    if found is None:
+        return None
+    best, tight = outcome.pool.best, None
+    if not unrun and not not_taken and chosen.step_time_ns > best.step_time_ns:
+        tight = None if fits_for_sure(outcome.prepared, best) else best
+    told = {
+        name: {"step_time_ns": each.step_time_ns, "strategy": each.strategy}
+        for name, each in (("best_unrun", unrun), ("best_tight", tight))
+        if each
+    }
+    return replace(found, extra={**found.extra, **told})
 
 
 def _with_ladder(outcome: SearchOutcome, chosen: Evaluated, found: Plan, whole: WholeModels) -> Plan:

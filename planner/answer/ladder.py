@@ -11,6 +11,7 @@ from planner.answer.whole_models import WholeModels
 from planner.candidate.evaluate import Evaluated
 from planner.candidate.make import make
 from planner.plan import Plan, Rung, SearchResult
+from planner.plan.fitting import DOES_NOT_FIT, fitting_of
 from planner.plan.rung import RUNGS, cost_of_million
 from planner.question.problem import Problem
 from planner.search.state.pool import NEAR, CandidatePool
@@ -71,7 +72,7 @@ class _Rungs:
         """Return the rung of a plan that fits."""
         made = self.plan if each is self.chosen else _made(self.prepared, each)
         peak, text = max(made.prediction.peak_memory_bytes), why(self.pool, each, self.chosen, made)
-        return self._rung(each, peak, made.runs_on, text, self._counterfactual(each, made))
+        return self._rung(each, peak, made.runs_on, text, self._counterfactual(each, made), fitting_of(made))
 
     def that_do_not_fit(self, whole: WholeModels) -> list[Rung]:
         """Return the rungs of strategies that nothing was found to fit on; no trainer runs these plans here.
@@ -87,6 +88,7 @@ class _Rungs:
                 f"{'' if name in whole.priced else NOT_ALL}over the memory by {gibibytes(row[0].excess_bytes)}: "
                 f"{_how(row[0])}",
                 self.counterfactuals.with_memory(row),
+                DOES_NOT_FIT,
             )
             for name, row in ((name, found[name]) for name in RUNGS if name in found)
         ]
@@ -96,7 +98,9 @@ class _Rungs:
         evaluator = self.prepared.evaluator(each.candidate.microbatch_size)
         return max(evaluator.shortest(each.candidate).times.peak_memory_bytes)
 
-    def _rung(self, each: Evaluated, peak_bytes: int, runs_on: tuple[str, ...], why: str, better_if: str) -> Rung:
+    def _rung(
+        self, each: Evaluated, peak_bytes: int, runs_on: tuple[str, ...], why: str, better_if: str, fits: str
+    ) -> Rung:
         problem, candidate = self.prepared.problem, each.candidate
         devices = sorted({rank for place in candidate.places for rank in place.ranks})
         return Rung(
@@ -110,6 +114,7 @@ class _Rungs:
             each.excess_bytes,
             cost_of_million(problem.machines, devices, each.step_time_ns / problem.global_batch),
             better_if,
+            fits,
         )
 
     def _counterfactual(self, each: Evaluated, made: Plan) -> str:

@@ -1,15 +1,19 @@
 """Why a plan was chosen, in the words that its file keeps."""
 
 from planner.answer.ladder import idle_devices
+from planner.answer.room import fits_for_sure
 from planner.candidate.evaluate import Evaluated
 from planner.search.state.result import SearchOutcome
 
 
-def _why_preferred(outcome: SearchOutcome, not_taken: str, unrun: bool) -> str:
+def _why_preferred(outcome: SearchOutcome, chosen: Evaluated, not_taken: str, unrun: bool) -> str:
     """Say why a plan is chosen that is slower than another."""
     if not_taken:
         return f"taken by --target {outcome.prepared.problem.target}, unlike that"
-    return "a trainer runs it, unlike that" if unrun else "simpler"
+    if unrun:
+        return "a trainer runs it, unlike that"
+    tight = fits_for_sure(outcome.prepared, chosen) and not fits_for_sure(outcome.prepared, outcome.pool.best)
+    return "it fits, where that may not (--allow-tight prefers that)" if tight else "simpler"
 
 
 def reason(outcome: SearchOutcome, chosen: Evaluated, not_taken: str, *, unrun: bool) -> str:
@@ -24,9 +28,9 @@ def reason(outcome: SearchOutcome, chosen: Evaluated, not_taken: str, *, unrun: 
     unrun : bool
         Whether a faster plan was passed over because no trainer runs it.
     """
-    best, preferred = outcome.pool.best, _why_preferred(outcome, not_taken, unrun)
-    text = "the fastest plan found"
+    best, text = outcome.pool.best, "the fastest plan found"
     if chosen.step_time_ns > best.step_time_ns:
+        preferred = _why_preferred(outcome, chosen, not_taken, unrun)
         slower = 100 * (chosen.step_time_ns / best.step_time_ns - 1)
         text = (
             f"{slower:.2f} % slower than the fastest plan found ({best.strategy}, {best.candidate.num_stages} stages, "

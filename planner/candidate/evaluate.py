@@ -117,6 +117,8 @@ class Evaluated:
         How many replicas do the same.
     not_divided : str
         Why the executor cannot divide its stages as they are cut and replicated; empty where it can.
+    spare_bytes : int
+        What the rank that has least left has left by the estimate; negative where it is over its limit.
     """
 
     candidate: Candidate
@@ -127,6 +129,7 @@ class Evaluated:
     num_actions: int = 0
     copies: int = 1
     not_divided: str = ""
+    spare_bytes: int = 0
 
     @property
     def strategy(self) -> str:
@@ -190,7 +193,8 @@ class Evaluator:
             candidate = replace(candidate, in_flight=self._in_flight(candidate))
         if candidate not in self._known:
             run = self.shortest(candidate)
-            excess = excess_bytes(run.times.peak_memory_bytes, self.limits(run))
+            limits, peaks = self.limits(run), run.times.peak_memory_bytes
+            excess = excess_bytes(peaks, limits)
             mixed = num_apart_violations(self.apart, candidate.partition)
             line = list(run.priced.flows) == list(pairwise(range(candidate.num_stages)))
             self._known[candidate] = Evaluated(
@@ -202,6 +206,7 @@ class Evaluator:
                 run.num_actions,
                 run.replicas,
                 self._why_not_divided(candidate),
+                min(limit - peak for peak, limit in zip(peaks, limits, strict=True)),
             )
         return self._known[candidate]
 

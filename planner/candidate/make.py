@@ -198,6 +198,7 @@ def provenance(problem: Problem, microbatch_size: int) -> dict[str, object]:
             "deterministic_limit": problem.effort.deterministic_limit,
             "target": problem.target,
             "fixed": problem.space.to_json(),
+            **({"memory_margin_bytes": problem.memory_margin_bytes} if problem.memory_margin_bytes else {}),
             **({"pins": problem.pins.to_json()} if problem.pins else {}),
             **({"habits": dict(problem.habits)} if problem.habits else {}),
             **({"from": plan_digest(problem.old_plan)} if problem.old_plan else {}),

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from costmodel.stages.strategies import MemoryTerms
-from costmodel.stages.strategies.memory import COMMUNICATOR_BYTES, MESSAGES_BYTES
+from costmodel.stages.strategies.memory import COMMUNICATOR_BYTES, KINDS, MESSAGES_BYTES, UNSEEN
 from planner.candidate.candidate import Candidate
 from planner.candidate.evaluate import Evaluator, Run
 from planner.candidate.fit import excess_bytes
@@ -36,29 +36,42 @@ def upper_excess_bytes(evaluator: Evaluator, candidate: Candidate) -> int:
     return excess_bytes(upper_bytes(evaluator, candidate, run), evaluator.limits(run))
 
 
-def upper_bytes(evaluator: Evaluator, candidate: Candidate, run: Run) -> list[int]:
+def upper_bytes(evaluator: Evaluator, candidate: Candidate, run: Run, kind: str = "device") -> list[int]:
     """Return the upper bound of each simulated rank: its peak, and by how much its stages' terms may exceed theirs.
 
-    The device's context and workspace, which no stage has for itself, count once a rank; so do the communicators of
-    its messages, one with each neighbour, and the one of all ranks.
+    Workspace and context, which no stage has for itself, count once a rank; so do communicators, which its stages
+    share: one for each group, one with each neighbour for messages, and the one of all ranks.
+
+    Parameters
+    ----------
+    evaluator, candidate, run
+    kind : str
+        One of `KINDS`: what is counted.
     """
     schedule = run.times.structure.schedule
     peaks = list(run.times.peak_memory_bytes)
     neighbours = schedule.graph.neighbours(evaluator.num_microbatches)
     on_gpus = any(device.type == "cuda" for device in evaluator.problem.machines.devices)
-    more, shared = [0] * len(peaks), [0] * len(peaks)
+    more, shared, outside = [0] * len(peaks), [0] * len(peaks), [0] * len(peaks)
     for stage in range(candidate.num_stages):
         for rank in schedule.graph.ranks[stage]:
-            terms = _terms(evaluator, candidate, run, stage, most_in_flight(schedule.orders[rank], stage))
+            terms = stage_terms(evaluator, candidate, run, stage, most_in_flight(schedule.orders[rank], stage))
             workspace = terms.workspace.upper - terms.workspace.point
-            more[rank] += terms.upper_bytes - terms.point_bytes - workspace
-            if on_gpus:
-                workspace += len(neighbours[rank]) * MESSAGES_BYTES + (len(peaks) > 1) * COMMUNICATOR_BYTES
+            more[rank] += terms.tensors_upper - terms.point_bytes - workspace
             shared[rank] = max(shared[rank], workspace)
-    return [peak + a + b for peak, a, b in zip(peaks, more, shared, strict=True)]
+            communicators = terms.communicators
+            if on_gpus:
+                communicators += len(neighbours[rank]) * MESSAGES_BYTES + (len(peaks) > 1) * COMMUNICATOR_BYTES
+            outside[rank] = max(outside[rank], communicators + terms.context)
+    beyond = UNSEEN if kind == KINDS[0] else evaluator.problem.training.fragmentation
+    tensors = [peak + a + b for peak, a, b in zip(peaks, more, shared, strict=True)]
+    return [
+        size + round(beyond * size) + (kind == KINDS[-1]) * besides
+        for size, besides in zip(tensors, outside, strict=True)
+    ]
 
 
-def _terms(evaluator: Evaluator, candidate: Candidate, run: Run, stage: int, in_flight: int) -> MemoryTerms:
+def stage_terms(evaluator: Evaluator, candidate: Candidate, run: Run, stage: int, in_flight: int) -> MemoryTerms:
     """Return the memory of a stage term by term, on the type of device where the upper bound is largest."""
     place = candidate.places[stage]
     flows = run.priced.flows.items()
@@ -73,8 +86,10 @@ def _terms(evaluator: Evaluator, candidate: Candidate, run: Run, stage: int, in_
 
 
 def most_in_flight(order: Sequence[Action], stage: int) -> int:
-    """Return the most micro-batch groups of a stage that an order has alive at once."""
+    """Return the most micro-batch groups of a stage that an order has alive at once; one where it has no backward."""
     alive = most = 0
+    if not any(action.stage == stage and _CHANGE[action.kind] < 0 for action in order):
+        return 1
     for action in order:
         alive += (action.stage == stage) * _CHANGE[action.kind]
         most = max(most, alive)

@@ -98,13 +98,13 @@ def search_problems(plan: Plan) -> Iterator[PlanProblem]:
             "search", "search.objective", f"{search.objective}; the predicted step time is {step_time} ns"
         )
     best = search.best_step_time_ns
-    most = search.objective if _is_unrun(plan, best) else best * (1 + SIMPLER_WITHIN)
+    most = search.objective if _is_passed_over(plan, best) else best * (1 + SIMPLER_WITHIN)
     if not max(1, search.lower_bound_ns or 0) <= best <= search.objective <= most:
         yield PlanProblem(
             "search",
             "search.best_step_time_ns",
             f"{best}; it lies between the bound {search.lower_bound_ns} and the objective {search.objective}, which is "
-            f"at most {SIMPLER_WITHIN:.0%} above it where some trainer runs the best",
+            f"at most {SIMPLER_WITHIN:.0%} above it where some trainer runs the best, which fits",
         )
     if search.status == "optimal" and min(search.objective, search.best_step_time_ns) != search.lower_bound_ns:
         yield PlanProblem(
@@ -114,10 +114,10 @@ def search_problems(plan: Plan) -> Iterator[PlanProblem]:
         )
 
 
-def _is_unrun(plan: Plan, best_ns: int) -> bool:
-    """Whether the plan records that its best step is that of a plan that no trainer runs, unlike this one."""
-    found = plan.extra.get("best_unrun")
-    return bool(plan.runs_on) and isinstance(found, Mapping) and found.get("step_time_ns") == best_ns
+def _is_passed_over(plan: Plan, best_ns: int) -> bool:
+    """Whether the plan records that its best step is of one that no trainer runs, unlike this, or that may not fit."""
+    records = [plan.extra.get(name) for name in (["best_unrun"] if plan.runs_on else []) + ["best_tight"]]
+    return any(isinstance(found, Mapping) and found.get("step_time_ns") == best_ns for found in records)
 
 
 def link_problems(plan: Plan, layout: Layout) -> Iterator[PlanProblem]:

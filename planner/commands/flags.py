@@ -87,6 +87,11 @@ def gibibytes(text: str) -> int:
     return round(amount(text) * GIB)
 
 
+def room(text: str) -> int:
+    """Read GiB, or 0, into bytes."""
+    return round(limit(text) * GIB)
+
+
 def fraction(text: str) -> float:
     """Read a number from 0 to 1, to six decimals."""
     try:

@@ -16,7 +16,7 @@ from costmodel.roofline import OPTIMIZERS
 from costmodel.stages.config import OFFLOAD, RECOMPUTE
 from costmodel.stages.strategies.trainers import KERNELS, SAID, SELECTIVE, trainers
 from planner.commands.answer import INTERRUPTED, Answer, say
-from planner.commands.flags import few_bytes, gibibytes, limit, positive, seed
+from planner.commands.flags import few_bytes, gibibytes, limit, positive, room, seed
 
 TARGETS = ("executor", "torchtitan", "megatron", "deepspeed", "any")
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8")
@@ -94,6 +94,12 @@ def add_question(parser: argparse.ArgumentParser, limit_of: str) -> None:
     )
     parser.add_argument("--optimizer", choices=tuple(OPTIMIZERS), help="price its step and states (default adam)")
     parser.add_argument("--memory-limit", type=gibibytes, metavar="GiB", help="of each device (default: its own)")
+    parser.add_argument(
+        "--memory-margin", type=room, default=0, metavar="GiB", help="to stay free beyond the upper bound (default 0)"
+    )
+    parser.add_argument(
+        "--allow-tight", action="store_true", help="prefer a faster plan that may not fit to a slower one that fits"
+    )
     parser.add_argument("--pin", metavar="FILE", help="operators to keep together, or every stage of the plan (TOML)")
     parser.add_argument("--max-stages", type=positive, metavar="K")
     parser.add_argument("--time-limit", type=limit, default=10.0, metavar="S", help=limit_of)
@@ -238,6 +244,8 @@ def problem_of(args: argparse.Namespace, start: float) -> "Problem":
         optimizer=args.optimizer or (job.optimizer if job else "adam"),
         precision=args.precision or (job.precision if job else ""),
         memory_limit_bytes=args.memory_limit,
+        memory_margin_bytes=args.memory_margin,
+        allow_tight=args.allow_tight,
         max_stages=args.max_stages,
         pins=pins,
         old_plan=old_plan,

@@ -14,6 +14,7 @@ from costmodel.machines.catalogue import device as catalogue_device
 from costmodel.machines.cluster import Cluster
 from costmodel.machines.typical import typical_cluster
 from costmodel.model.profile import Profile
+from costmodel.stages.strategies.memory import KINDS
 from planner.question.problem import Problem
 from planner.question.space import Space
 
@@ -38,8 +39,8 @@ class MeasuredJob:
         Measured; 0 where it is not known.
     peak_bytes : int
         Of the fullest rank, measured; 0 where it is not known.
-    reserved : bool
-        The measured peak is what the allocator had reserved, not what was allocated of it.
+    memory_kind : str
+        What the measured peak counts, of `costmodel.stages.strategies.memory.KINDS`.
     network_gbs : float
         Of one host; 0 for that of the catalogue's typical host.
     cluster : Cluster, optional
@@ -74,7 +75,7 @@ class MeasuredJob:
     optimizer: str = "adam"
     step_ns: int = 0
     peak_bytes: int = 0
-    reserved: bool = False
+    memory_kind: str = KINDS[0]
     network_gbs: float = 0.0
     cluster: Cluster | None = None
     habits: tuple[tuple[str, object], ...] = ()

@@ -13,7 +13,7 @@ from costmodel.calibration import Calibration, published
 from costmodel.errors import PenstockError
 from costmodel.model.profile import Profile
 from costmodel.stages.costs import Amount
-from costmodel.stages.strategies.memory import FRAGMENTATION
+from costmodel.stages.strategies.memory import CONTEXT_BYTES, KINDS
 from planner.candidate.candidate import Candidate
 from planner.candidate.evaluate import Evaluator, Run
 from planner.candidate.fixed import fixed_candidate, fixed_evaluator
@@ -22,6 +22,7 @@ from planner.candidate.price import compact
 from planner.candidate.upper_memory import upper_bytes
 from planner.measured.job import MeasuredJob
 from planner.measured.terms import JobTerms, terms_of
+from planner.plan.fitting import fitting
 
 
 class MeasuredFigures(Protocol):
@@ -59,7 +60,8 @@ class MeasuredFigures(Protocol):
 class Predicted:
     """A job with what its plan promises, or why it has none.
 
-    Peak and upper bound are of the rank that was measured; forward and backward are of the stage that was, without
+    Peak and upper bound are of the rank that was measured, in what was counted there; `fits` is the word for all of the
+    device's memory. Forward and backward are of the stage that was, without
     messages.
     """
 
@@ -71,6 +73,7 @@ class Predicted:
     backward_ns: int = 0
     why_not: str = ""
     interval_ns: tuple[int, int] | None = None
+    fits: str = ""
 
     @property
     def error(self) -> float:
@@ -121,15 +124,19 @@ class Predictor:
             When it cannot be described, priced or ordered.
         """
         evaluator, candidate, run = self._simulated(job)
-        upper = max(upper_bytes(evaluator, candidate, run)) if job.peak_bytes else 0
+        upper = max(upper_bytes(evaluator, candidate, run, job.memory_kind)) if job.peak_bytes else 0
         middle = candidate.num_stages // 2
         place, operators = candidate.places[middle], compact(run.priced.operators[middle])
         stage = evaluator.pricer.models(place)[0].stage(operators, place.config, place.ranks)
         backward_ns = sum(map(_mean, (stage.backward_input_ns, stage.backward_weight_ns, stage.recompute_ns)))
-        peak = round(max(run.times.peak_memory_bytes) * (1 + FRAGMENTATION * job.reserved))
+        beyond = evaluator.problem.training.reserved * (job.memory_kind != KINDS[0])
+        peak = round(max(run.times.peak_memory_bytes) * (1 + beyond)) + CONTEXT_BYTES * (job.memory_kind == KINDS[-1])
         step_ns = run.times.step_time_ns
         expected = expected_ns(evaluator.problem, step_ns)
-        return Predicted(job, step_ns, peak, upper, _mean(stage.forward_ns), backward_ns, interval_ns=expected)
+        word = fitting(run.times.peak_memory_bytes, upper_bytes(evaluator, candidate, run), evaluator.limits(run))
+        return Predicted(
+            job, step_ns, peak, upper, _mean(stage.forward_ns), backward_ns, interval_ns=expected, fits=word
+        )
 
     def _profile(self, job: MeasuredJob) -> Profile:
         key = job.model, job.device, job.precision, job.sequence, job.microbatch_size

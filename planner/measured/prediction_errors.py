@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean, median
 
 from planner.measured.predicted import Predicted
+from planner.plan.fitting import FITTING
 
 SMALLEST_GROUP = 4
 """Jobs of a group in which ranks say something."""
@@ -18,6 +19,7 @@ def judged(found: Sequence[Predicted]) -> dict[str, object]:
     """Return the figures of some predictions; None where there is nothing to judge."""
     timed = [one for one in found if not one.why_not and one.job.step_ns]
     parts = [one for one in found if not one.why_not and one.job.forward_ns]
+    ran = [one for one in found if one.fits]
     held = [one for one in found if not one.why_not and one.job.peak_bytes]
     return {
         "rows": len(timed) or len(parts),
@@ -42,6 +44,10 @@ def judged(found: Sequence[Predicted]) -> dict[str, object]:
         "memory_upper_bound_median_percent": 100 * median(one.upper_bytes / one.job.peak_bytes - 1 for one in held)
         if held
         else None,
+        "memory_upper_over_point_median_percent": 100 * median(one.upper_bytes / one.peak_bytes - 1 for one in held)
+        if held
+        else None,
+        **{f"{word.replace('-', '_')}_percent": _percent([one.fits == word for one in ran]) for word in FITTING[1:]},
     }
 
 

@@ -20,6 +20,7 @@ from costmodel.machines.catalogue import device as catalogue_device
 from costmodel.machines.cluster import read_cluster
 from costmodel.roofline import OPTIMIZERS
 from costmodel.stages.config import OFFLOAD, RECOMPUTE
+from costmodel.stages.strategies.memory import KINDS
 from costmodel.stages.strategies.trainers import FLAGS, KERNELS, MEGATRON, SAID, SELECTIVE, habits_of
 from planner.graph.layers import EQUAL, layers_of
 from planner.measured.job import MeasuredJob
@@ -30,7 +31,7 @@ NEEDED = ("model", "device", "devices", "batch", "step_time_ms")
 WORDS: Mapping[str, tuple[str, ...]] = {
     "recompute": RECOMPUTE, "offload": OFFLOAD, "precision": tuple(PRECISIONS), "optimizer": tuple(OPTIMIZERS),
     "selective": SELECTIVE, "attention": KERNELS, "schedule": tuple(SCHEDULES),
-    "memory_kind": ("allocated", "reserved", "device"),
+    "memory_kind": KINDS,
 }  # fmt: skip
 TRUTH = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 OTHERS = ("microbatch_size", "sequence", "cluster", "peak_memory_gib", "precision", "optimizer", "trainer")
@@ -145,7 +146,7 @@ def job_of(cells: Cells, folder: Path) -> MeasuredJob:
         _whole(cells, "microbatch_size", 1), _whole(cells, "sequence", _longest(config)), space, precision, trainer,
         optimizer=_word(cells, "optimizer", "adam"), step_ns=round(_number(cells, "step_time_ms") * 1e6),
         peak_bytes=round(_number(cells, "peak_memory_gib") * 2**30) if "peak_memory_gib" in cells else 0,
-        reserved=_word(cells, "memory_kind", "allocated") != "allocated",
+        memory_kind=_word(cells, "memory_kind", KINDS[0]),
         network_gbs=_number(cells, "network_gbs") if "network_gbs" in cells else 0.0,
         cluster=read_cluster(cells["cluster"]) if "cluster" in cells else None, habits=tuple(_habits(cells)),
         group=_group(cells), source=cells.get("source", ""), order=_schedule(cells),

@@ -315,7 +315,7 @@ def _assumptions(node: Node) -> Assumptions:
 def _rung(node: Node) -> Rung:
     fields = node.members(
         ("strategy", "step_time_ns", "samples_per_s", "peak_memory_bytes", "runs_on", "why"),
-        ("devices_used", "over_memory_bytes", "cost_per_million_samples", "better_if"),
+        ("devices_used", "over_memory_bytes", "cost_per_million_samples", "better_if", "fits"),
     )
     cost = fields.get("cost_per_million_samples")
     return Rung(
@@ -329,4 +329,5 @@ def _rung(node: Node) -> Rung:
         fields["over_memory_bytes"].integer() if "over_memory_bytes" in fields else 0,
         None if cost is None or cost.value is None else cost.number(),
         fields["better_if"].text() if "better_if" in fields else "",
+        fields["fits"].text() if "fits" in fields else "",
     )

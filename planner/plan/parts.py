@@ -267,6 +267,8 @@ class Rung:
         What the devices used cost, in the money of the cluster's prices; None where one of them has no price.
     better_if : str
         What would make it better than the plan that was chosen; empty where nothing that was tried does.
+    fits : str
+        One of `planner.plan.fitting.FITTING`; empty in older plans.
     """
 
     strategy: str
@@ -279,6 +281,7 @@ class Rung:
     over_memory_bytes: int = 0
     cost_per_million_samples: float | None = None
     better_if: str = ""
+    fits: str = ""
 
     def to_json(self) -> dict[str, object]:
         """Return the JSON form."""

@@ -55,6 +55,11 @@ def memory_limit_of(plan: Plan) -> int | None:
     return number_of(options_of(plan).get("memory_limit_bytes"))
 
 
+def margin_of(plan: Plan) -> int:
+    """Return the bytes that were to stay free on each device."""
+    return number_of(options_of(plan).get("memory_margin_bytes")) or 0
+
+
 def rank_limits(plan: Plan) -> tuple[int, ...]:
     """Return the bytes that each rank may hold: its device's memory, or less where so asked; 0 for unknown."""
     asked = memory_limit_of(plan)

@@ -74,6 +74,10 @@ class Problem:
         One of `costmodel.stages.strategies.training.PRECISIONS`; empty for the profile's.
     memory_limit_bytes : int, optional
         Bytes that a rank may hold; the memory of its device by default.
+    memory_margin_bytes : int
+        Bytes that are to stay free on each device beyond the upper bound of memory.
+    allow_tight : bool
+        Whether a plan that may not fit is preferred to a slower one that fits.
     max_stages : int, optional
         Most stages; the number of devices by default.
     space : Space
@@ -117,6 +121,8 @@ class Problem:
     optimizer: str = "adam"
     precision: str = ""
     memory_limit_bytes: int | None = None
+    memory_margin_bytes: int = 0
+    allow_tight: bool = False
     max_stages: int | None = None
     space: Space = field(default_factory=Space)
     pins: Pins | None = None
@@ -151,6 +157,10 @@ class Problem:
             raise UsageError(f"at most {self.max_stages} stages; at least one is needed")
         if self.memory_limit_bytes is not None and self.memory_limit_bytes < 1:
             raise UsageError(f"a memory limit of {self.memory_limit_bytes} bytes; give the bytes a rank may hold")
+        if self.memory_margin_bytes < 0:
+            raise UsageError(
+                f"a memory margin of {self.memory_margin_bytes} bytes; give those that are to stay free, or 0"
+            )
         if self.exact and self.planner != "ours":
             raise UsageError(f"--exact proves plans of --planner ours, not of {self.planner}; drop one of the two")
         if self.optimizer not in OPTIMIZERS:

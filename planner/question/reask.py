@@ -13,7 +13,7 @@ from costmodel.files import Node
 from costmodel.machines.cluster import Cluster
 from costmodel.model.profile import Profile
 from planner.plan import Plan
-from planner.plan.provenance import memory_limit_of, number_of, options_of
+from planner.plan.provenance import margin_of, memory_limit_of, number_of, options_of
 from planner.question.effort import Effort
 from planner.question.pins import Pins
 from planner.question.problem import AUTO, Problem
@@ -71,6 +71,7 @@ def _asked(
         microbatch_size=plan.batch.microbatch_size,
         optimizer=plan.assumptions.optimizer or plan.training.optimizer or "none",
         memory_limit_bytes=memory_limit_of(plan),
+        memory_margin_bytes=margin_of(plan),
         trainer=plan.assumptions.trainer,
     )
     return _in_its_precision(problem, plan)

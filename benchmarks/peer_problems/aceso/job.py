@@ -21,6 +21,7 @@ from costmodel.model.profile import Profile
 from costmodel.stages.config import BY_OPERATOR, StageConfig
 from costmodel.stages.costs import Costs, StageCost, largest
 from costmodel.stages.strategies import TrainingJob
+from costmodel.stages.strategies.memory import KINDS
 from planner.candidate.candidate import Candidate, StagePlacement
 from planner.candidate.evaluate import Evaluator
 from planner.candidate.upper_memory import upper_bytes
@@ -140,7 +141,7 @@ class AcesoModel:
         costs = _exchanging(run.priced.costs, hosts, both_ways)
         schedule, speeds = run.times.structure.schedule, evaluator.speeds_of(run.priced.blocks)
         timeline = simulate(schedule, costs, p2p="blocking", speeds=speeds)
-        peaks, margins = timeline.peak_memory_bytes, upper_bytes(evaluator, candidate, run)
+        peaks, margins = timeline.peak_memory_bytes, upper_bytes(evaluator, candidate, run, KINDS[0])
         margins = [upper - peak for upper, peak in zip(margins, run.times.peak_memory_bytes, strict=True)]
         stages = []
         for cost, ranks, place in zip(costs.stages, costs.ranks, candidate.places, strict=True):

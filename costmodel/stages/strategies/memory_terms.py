@@ -11,12 +11,13 @@ from costmodel.errors import UsageError
 from costmodel.stages.config import StageConfig
 from costmodel.stages.strategies import host
 from costmodel.stages.strategies.assembly import Build
-from costmodel.stages.strategies.division import ceil
+from costmodel.stages.strategies.division import ceil, is_expert
 from costmodel.stages.strategies.gradients import Copies
 from costmodel.stages.strategies.memory import (
     COMMUNICATOR_BYTES,
     CONTEXT_BYTES,
     CUBLAS_BYTES,
+    WORST_LOAD,
     Amount,
     MemoryTerms,
 )
@@ -41,33 +42,72 @@ class MemoryModel:
         """
         states, training = self.states(sharding.config, sharding.copies), self.build.training
         moved = moved_bytes(sharding, kept_bytes)
+        routed = self._experts_kept(sharding, kept_bytes - moved)
         fp8_copy = states.parameters // 2 * (training.precision == "fp8")
         return MemoryTerms(
             parameters=Amount(states.parameters, states.parameters + fp8_copy),
             gradients=Amount(states.gradients, self._widest(states.gradients)),
             optimizer=Amount.known(states.optimizer),
             master_weights=Amount.known(states.master_weights),
-            activations=Amount.known(kept_bytes - moved),
+            gradient_copies=self._gradient_copies(sharding),
+            activations=_kept(kept_bytes - moved, routed),
             recompute_peak=Amount.known(sharding.vectors.recompute_peak(sharding.operators)),
             communication_buffers=self._buffers(sharding, kept_bytes),
             unsharded_parameters=self._unsharded(sharding),
             offload_window=self._window(sharding, moved),
             workspace=self._workspace(sharding),
+            communicators=self._communicators(sharding),
+            context=CONTEXT_BYTES * self.build.cuda,
+            fragmenting=training.fragmentation,
             activations_per_microbatch=kept_bytes - moved,
+            experts_per_microbatch=routed,
             in_flight=1,
             host=states.host + moved,
         )
 
     def _widest(self, gradients: int) -> int:
-        """Return what gradients take in fp32, as some trainers keep those of 16 bits."""
+        """Return what gradients take in fp32, as some trainers keep those of 16 bits; others keep both."""
         training = self.build.training
-        return gradients * 4 // training.gradient_width(4) if training.mixed else gradients
+        if not training.mixed or training.gradient_copy_bytes:
+            return gradients
+        return gradients * 4 // training.gradient_width(4)
+
+    def _gradient_copies(self, sharding: StageSharding) -> Amount:
+        """Return what gradients take a second time.
+
+        DeepSpeed's BF16 optimizer sums gradients of 16 bits into fp32 ones, which its ZeRO-2 and 3, and those of fp16,
+        make of their parts alone when they step. Where a product sums its weights' gradients into the buffer in which
+        they are kept, Transformer Engine gives autograd an empty one instead, one for all weights of one shape.
+        """
+        training, config = self.build.training, sharding.config
+        stands = sharding.vectors.weights.stand_ins.over(sharding.operators)
+        if not training.mixed or config.offload in ("optimizer", "parameters"):
+            return Amount.known(stands)
+        whole = config.zero < SCATTERED and training.precision == "bf16"
+        copied = sum(
+            ceil(
+                copies.trainable // training.width(0) * training.gradient_copy_bytes, 1 if whole else len(copies.ranks)
+            )
+            for copies in sharding.copies
+        )
+        return Amount(stands + copied * whole, stands + copied)
+
+    def _experts_kept(self, sharding: StageSharding, kept_bytes: int) -> int:
+        """Return what experts keep of one micro-batch where ranks share them, so that loads may be uneven."""
+        if sharding.config.expert == 1:
+            return 0
+        operators, rows = self.build.model.profile.graph.operators, sharding.vectors.saved.until_backward.rows
+        largest: dict[object, int] = {}
+        for i in sharding.operators:
+            if is_expert(operators[i]):
+                largest.update(rows[i])
+        return min(kept_bytes, sum(largest.values()))
 
     def with_more(self, sharding: StageSharding, one: MemoryTerms, kept_bytes: int, in_flight: int) -> MemoryTerms:
         """Return the terms of `one` micro-batch with `in_flight` alive."""
         return replace(
             one,
-            activations=Amount.known(one.activations_per_microbatch * in_flight),
+            activations=_kept(one.activations_per_microbatch * in_flight, one.experts_per_microbatch * in_flight),
             in_flight=in_flight,
             host=one.host + moved_bytes(sharding, kept_bytes) * (in_flight - 1),
         )
@@ -97,26 +137,39 @@ class MemoryModel:
         return both(dense, experts)
 
     def _buffers(self, sharding: StageSharding, kept_bytes: int) -> Amount:
-        """Return gathered values and gradient buckets; at most DDP's copy of all gradients, and communicators."""
-        config, groups, trainable = sharding.config, sharding.groups, sharding.trainable_bytes
-        point = upper = sharding.vectors.gathered_bytes(sharding.operators)
-        if self.build.training.whole_stages and config.gathers:
+        """Return gathered values and gradient buckets; at most DDP's copy of all gradients.
+
+        FSDP2 copies a block's gradients of 16 bits into a message in which they are summed, of the trainer's width;
+        DTensor keeps what attention and what the MLP of a block have gathered until their backward.
+        """
+        training, config, trainable = self.build.training, sharding.config, sharding.trainable_bytes
+        point = upper = sharding.vectors.gathered_bytes(sharding.operators) * (1 + training.by_block)
+        if training.whole_stages and config.gathers:
             summed, working = self._summed_in_units(sharding, kept_bytes), self._working(sharding)
             most = max(summed, working, self._begun(sharding, working))
             point += most - working  # which counts by itself
             upper += max(2 * summed, most)
+        elif training.by_block and len(sharding.groups.replicas) > 1:
+            unit = min(trainable, sharding.vectors.largest_weights(sharding.operators))
+            message = unit // training.width(1) * training.gradient_width(1)
+            point += unit + message
+            upper += min(2 * trainable, unit + 2 * message)
         elif config.zero >= 2 or config.offload in ("optimizer", "parameters"):
             unit = sharding.vectors.largest_weights(
                 sharding.operators
             )  # gradients stay whole until their block's backward ends
             point += min(trainable, unit)
             upper += min(trainable, 2 * unit)
-        elif len(groups.replicas) > 1:
-            training = self.build.training
+        elif len(sharding.groups.replicas) > 1:
             point += min(trainable, 2 * training.bucket_bytes)
             upper += min(trainable, 2 * training.bucket_bytes) if training.summed_in_place else trainable
+        return Amount(point, upper)
+
+    def _communicators(self, sharding: StageSharding) -> int:
+        """Return what NCCL takes for the groups in which a stage's rank sums and gathers, at most."""
+        groups = sharding.groups
         kinds = sum(len(group) > 1 for group in (groups.tensor, groups.context, groups.expert, groups.replicas))
-        return Amount(point, upper + kinds * COMMUNICATOR_BYTES * self.build.cuda)
+        return kinds * COMMUNICATOR_BYTES * self.build.cuda
 
     def _summed_in_units(self, sharding: StageSharding, kept_bytes: int) -> int:
         """Return the most that gradients take on their way to their sum, less what has been let go of by then.
@@ -184,7 +237,15 @@ class MemoryModel:
     def _workspace(self, sharding: StageSharding) -> Amount:
         """Return what a micro-batch works with beyond what is kept, and cuBLAS's workspace."""
         working, cuda = self._working(sharding), self.build.cuda
-        return Amount(working + CUBLAS_BYTES * cuda, 2 * working + (4 * CUBLAS_BYTES + CONTEXT_BYTES) * cuda)
+        most = working * self.build.training.worst_loss_bytes // max(1, self.build.training.loss_bytes - 4)
+        if sharding.vectors.workspace is not None:
+            most = 2 * working
+        return Amount(working + CUBLAS_BYTES * cuda, most + 4 * CUBLAS_BYTES * cuda)
+
+
+def _kept(kept_bytes: int, routed_bytes: int) -> Amount:
+    """Return what is kept, `routed_bytes` of it by experts, which keep more where one rank's get more tokens."""
+    return Amount(kept_bytes, kept_bytes + round((WORST_LOAD - 1) * routed_bytes))
 
 
 def moved_bytes(sharding: StageSharding, kept_bytes: int) -> int:

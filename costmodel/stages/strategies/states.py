@@ -5,7 +5,7 @@ Sharding over the ranks that hold copies: Rajbhandari et al., ZeRO, 2020, Figure
 that hold the same experts. Offload to the host: Ren et al., ZeRO-Offload, 2021. Leaves out padding of shards.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from costmodel.model.accumulation import Accumulation
@@ -23,7 +23,8 @@ class Weights:
     """Bytes of the parameters that operators read on one rank, dense ones and experts' apart.
 
     ``trainable`` and ``trainable_experts`` are the parts that get a gradient, ``accumulated`` is how much they count
-    for when that is added up (`Accumulation`), experts among them.
+    for when that is added up (`Accumulation`), experts among them. ``stand_ins`` are empty gradients, one for all
+    weights that are alike (`TrainerHabits.stand_ins`).
     """
 
     dense: SharedSums
@@ -31,6 +32,7 @@ class Weights:
     trainable: SharedSums
     trainable_experts: SharedSums
     accumulated: SharedSums
+    stand_ins: SharedSums
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +57,9 @@ class Amounts:
 
 def weights_of(graph: OperatorGraph, training: TrainingJob, degrees: Degrees, added: Accumulation) -> Weights:
     """Return what each operator's parameters take."""
-    rows: tuple[list[Item], ...] = ([], [], [], [], [])
+    rows: tuple[list[Item], ...] = ([], [], [], [], [], [])
     readers: dict[str, list[int]] = {}
+    one = replace(degrees, expert=1)
     for position, operator in enumerate(graph.operators):
         for name in operator.parameters:
             readers.setdefault(name, []).append(position)
@@ -72,7 +75,23 @@ def weights_of(graph: OperatorGraph, training: TrainingJob, degrees: Degrees, ad
             if parameter.trainable:
                 rows[first + 2].append((position, name, size))
                 rows[4].append((position, name, ceil(added.weight_of[name], parts)))
+                rows[5].extend(
+                    _stand_in(graph, training, position, parameter, parameter_parts(parameter, owners[0], one))
+                )
     return Weights(*(SharedSums(row, len(graph.operators)) for row in rows))
+
+
+def _stand_in(
+    graph: OperatorGraph, training: TrainingJob, position: int, parameter: Parameter, parts: int
+) -> list[Item]:
+    """Return the empty gradient of a block's product, which all blocks share; experts have one for all of them."""
+    operator, block = graph.operators[position], graph.blocks[position]
+    is_product = operator.work is not None and operator.work.kind == "matmul" and len(parameter.shape) > 1
+    if not training.stand_ins or not training.mixed or not is_product or not block:
+        return []
+    shape = parameter.shape[-2:]
+    key = parameter.name.removeprefix(block), shape
+    return [(position, key, ceil(training.width(0) * prod(shape), parts))]
 
 
 def parameter_bytes(parameter: Parameter, training: TrainingJob) -> int:
@@ -95,7 +114,8 @@ def states_of(amounts: Amounts, training: TrainingJob, zero: int, offload: str) 
     width = training.width(0)
     held = amounts.trainable // width if training.precision else amounts.trainable
     optimizer = held * training.state_width(1)
-    master = amounts.trainable // width * training.master_width if training.mixed else 0
+    master_width = training.master_width_of_whole if zero in (1, SCATTERED) else training.master_width
+    master = amounts.trainable // width * master_width if training.mixed else 0
     shares = [amounts.copies if zero >= stage else 1 for stage in (3, 2, 1, 1)]
     summed = amounts.trainable // width * training.gradient_width(0) if training.mixed else amounts.trainable
     sizes = (amounts.weights, summed, optimizer, master)

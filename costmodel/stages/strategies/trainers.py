@@ -38,6 +38,10 @@ class TrainerHabits:
     gradient_bytes: int
     main_weight_bytes: int
     bucket_rank_bytes: int
+    stand_ins: bool
+    gradient_copy_bytes: int
+    by_block: bool
+    reserved_percent: int
     calls_backward: float
     calls: tuple[tuple[str, float], ...]
 
@@ -91,6 +95,10 @@ def _habits(node: Node) -> TrainerHabits:
         attention=members["attention"].text(KERNELS),
         selective=members["selective"].text(SELECTIVE),
         bucket_rank_bytes=members["bucket_rank_bytes"].integer(),
+        stand_ins=members["stand_ins"].flag(),
+        gradient_copy_bytes=members["gradient_copy_bytes"].integer(),
+        by_block=members["by_block"].flag(),
+        reserved_percent=members["reserved_percent"].integer(),
         calls_backward=members["calls_backward"].number(),
         calls=calls,
     )

@@ -17,6 +17,8 @@ EXECUTOR = "executor"
 """The trainer that runs plans as they are; any other has the convention of Megatron-LM, torchtitan, DeepSpeed."""
 BUCKET_BYTES = 25 * 2**20
 """torch's default ``bucket_cap_mb``."""
+EVERY_LOGIT_BYTES = 16
+"""Of a logit of 16 bits: itself 2, fp32 copy 4, softmax 4, gradients of these 4 and 2."""
 PRECISIONS = ("", "fp32", "tf32", "fp16", "bf16", "fp8")
 WIDTHS = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 2}
 """Bytes of a value that is kept: fp8 trainers keep weights and activations in bf16, and cast into each matmul."""
@@ -57,6 +59,10 @@ class TrainingJob:
         Alive of a 16-bit logit at the loss's peak, 4 of them kept; nothing is profiled of described models.
     gradient_bytes, main_weight_bytes : int
         Of a gradient (no less than the weight) and of a weight beyond its 16 bits, in mixed precision.
+    stand_ins, gradient_copy_bytes, by_block : bool, int, bool
+        As of `TrainerHabits`.
+    reserved : float
+        Part of what is allocated that the allocator usually reserves besides.
     fp8_matmul : float
         By how much products in fp8 take longer with the trainer's casts and scales.
     slower : mapping
@@ -107,6 +113,10 @@ class TrainingJob:
     host_backward: float = 1.0
     selective: str = "attention"
     coupled: float = 0.0
+    stand_ins: bool = False
+    gradient_copy_bytes: int = 0
+    by_block: bool = False
+    reserved: float = 0.07
 
     @classmethod
     def of(
@@ -148,6 +158,10 @@ class TrainingJob:
             host_backward=habits.calls_backward,
             selective=habits.selective,
             coupled=known.of_trainer("coupled", trainer),
+            stand_ins=habits.stand_ins,
+            gradient_copy_bytes=habits.gradient_copy_bytes,
+            by_block=habits.by_block,
+            reserved=habits.reserved_percent / 100,
         )
 
     def __post_init__(self) -> None:
@@ -190,9 +204,28 @@ class TrainingJob:
         """Bytes a parameter of the master weights, which only an optimizer needs."""
         return self.main_weight_bytes if self.mixed and self.optimizer != "none" else 0
 
+    @property
+    def master_width_of_whole(self) -> int:
+        """The same where weights of 16 bits are whole, and no part of the masters (FSDP2, not resharded)."""
+        return 4 if self.by_block and self.master_width else self.master_width
+
     def gradient_width(self, profiled: int) -> int:
         """Bytes of a gradient of a weight that takes `profiled` bytes in the profile."""
         return max(self.width(profiled), self.gradient_bytes if self.mixed else 0)
+
+    @property
+    def fragmentation(self) -> float:
+        """Part of what is allocated that the allocator reserves besides, at most: 0.10 where it is usually 0.07."""
+        return self.reserved / 0.7
+
+    @property
+    def worst_loss_bytes(self) -> int:
+        """Bytes alive of a 16-bit logit beyond the 4 that are kept, at most.
+
+        Twice what the trainer's loss is known to take, or all that a loss of PyTorch can: the logit, its copy in fp32,
+        its softmax, and both of their gradients.
+        """
+        return min(2 * (self.loss_bytes - 4), EVERY_LOGIT_BYTES - 4)
 
     def bucket_of(self, num_ranks: int) -> int:
         """Bytes that are summed over a number of ranks at once."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from planner.plan.fitting import fitting_of
 from planner.plan.replay import depth
 from planner.report.comparison.compared import ASSUMED, ComparedPlan
 from planner.report.comparison.machines import unlike_parts
@@ -78,7 +79,9 @@ class Comparison:
             "communication": compared.communication.to_json(),
             "peak_memory_bytes": max(prediction.peak_memory_bytes),
             "peak_memory_bytes_per_rank": list(prediction.peak_memory_bytes),
+            "peak_memory_upper_bytes": max(prediction.peak_memory_upper_bytes),
             "memory_limit_bytes": compared.limit_bytes,
+            "fits": fitting_of(plan),
             "lower_bound_ns": search.lower_bound_ns,
             "gap": search.gap,
             "scope": search.scope,

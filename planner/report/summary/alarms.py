@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 
 from planner.plan import Plan
+from planner.plan.fitting import FITS, fitting
 from planner.question.problem import Problem
 from planner.report.summary.rates import mfu
 from planner.report.summary.text import mebibytes, percent
@@ -89,19 +90,23 @@ def _share(plan: Plan) -> str:
 
 def _tight(problem: Problem, plan: Plan) -> str:
     """Say on how many ranks the upper bound of memory is over the limit; nothing where it is on none."""
-    over = []
-    for rank, upper in enumerate(plan.prediction.peak_memory_upper_bytes):
-        device = plan.cluster.device_of(rank).memory_bytes
-        limit = min(filter(None, (problem.memory_limit_bytes, device)), default=0)
-        if limit and upper > limit:
-            over.append((upper - limit, limit))
-    if not over:
+    uppers, margin, asked = (
+        plan.prediction.peak_memory_upper_bytes,
+        problem.memory_margin_bytes,
+        problem.memory_limit_bytes,
+    )
+    devices = [plan.cluster.device_of(rank).memory_bytes for rank in range(len(uppers))]
+    limits = [min(filter(None, (asked, size)), default=0) for size in devices]
+    if fitting(plan.prediction.peak_memory_bytes, uppers, limits, margin) == FITS:
         return ""
+    over = [(upper + margin - limit, limit) for upper, limit in zip(uppers, limits, strict=True) if limit]
     by, limit = max(over)
+    free = f" and {mebibytes(margin)} that are to stay free" if margin else ""
     return (
-        f"the plan may not fit: memory is estimated to be at most {mebibytes(limit + by)} on its fullest rank, "
-        f"{mebibytes(by)} above the {mebibytes(limit)} there, and above the limit on {len(over)} of "
-        f"{len(plan.prediction.peak_memory_upper_bytes)} ranks"
+        f"the plan may not fit: its memory is at most {mebibytes(limit + by - margin)} on the fullest rank, "
+        f"with this{free} {mebibytes(by)} above the {mebibytes(limit)} there, and above the limit on "
+        f"{sum(more > 0 for more, _ in over)} of {len(uppers)} ranks; --recompute, a deeper --zero, smaller "
+        "micro-batches or more stages take less"
     )
 
 

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from planner.plan import Plan
 from planner.plan.file import stages_to_json
+from planner.plan.fitting import fitting_of
 from planner.plan.limited_by import WORDS
-from planner.plan.provenance import job_of
+from planner.plan.provenance import job_of, rank_limits
 from planner.plan.replay import depth, replay
 from planner.plan.rung import cost_per_million_samples, rung
 from planner.question.problem import Problem
@@ -112,6 +113,7 @@ class PlanAnswer:
             "microbatch_size": plan.batch.microbatch_size,
             "peak_memory_bytes": max(prediction.peak_memory_bytes),
             "peak_memory_upper_bytes": max(prediction.peak_memory_upper_bytes),
+            "fits": fitting_of(plan),
             "estimated": list(plan.assumptions.estimated),
             "runs_on": list(plan.runs_on),
         }
@@ -152,7 +154,7 @@ class PlanAnswer:
             f"scope        {search.scope}",
             *self._estimate(),
             f"peak memory  {mebibytes(max(prediction.peak_memory_bytes))}, at most "
-            f"{mebibytes(max(prediction.peak_memory_upper_bytes))}",
+            f"{mebibytes(max(prediction.peak_memory_upper_bytes))}: {fitting_of(plan)}{self._limit_not_kept()}",
             f"runs on      {', '.join(plan.runs_on) or 'no trainer as it is'}",
             *self._unrun(),
             f"assumes      {assumed(plan)}",
@@ -160,6 +162,13 @@ class PlanAnswer:
             *ladder(plan),
             f"found in {self.seconds:.1f} s" + (f", ended by {ended}" if ended else ""),
         ]
+
+    def _limit_not_kept(self) -> str:
+        """Say that a limit above what a device has is not what counts."""
+        limit, least = self.problem.memory_limit_bytes, min(filter(None, rank_limits(self.plan)), default=0)
+        if not limit or limit <= least:
+            return ""
+        return f" (the limit of {mebibytes(limit)} is above the device's {mebibytes(least)}, which count)"
 
     @cached_property
     def _moved(self) -> Moved | None:

@@ -47,6 +47,7 @@ def ladder(plan: Plan) -> list[Table]:
             milliseconds(each.step_time_ns),
             f"{each.samples_per_s:.1f}",
             mebibytes(each.peak_memory_bytes),
+            each.fits or "-",
             *([money(each.cost_per_million_samples)] if priced else []),
             ", ".join(each.runs_on) or "-",
             each.why,
@@ -55,7 +56,7 @@ def ladder(plan: Plan) -> list[Table]:
         for each in plan.rungs
     ]
     cost = ("cost of 10^6 samples",) if priced else ()
-    columns = ("strategy", "step", "samples/s", "peak memory", *cost, "runs on", "why", "better with")
+    columns = ("strategy", "step", "samples/s", "peak memory", "fits", *cost, "runs on", "why", "better with")
     return [Table(columns, rows, "the ladder")]
 
 

@@ -1,0 +1,164 @@
+"""Say what a model takes of each device by strategy, whether that fits, and what would make it fit.
+
+    penstock memory llama3-8b --devices 8
+    penstock memory config.json --devices 64 --device a100-sxm-80 --sequence 8192
+    penstock memory profile.json --devices 4
+
+MODEL: a profile, or what `penstock model` describes (an id of its table, a config.json, module:function, zoo:NAME).
+Every row is a plan with all choices fixed; `penstock plan` with the same flags makes it.
+"""
+
+import argparse
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from costmodel.architectures.builder import PRECISIONS
+from costmodel.architectures.command import DEFAULT_DEVICE
+from costmodel.errors import UsageError
+from costmodel.roofline import OPTIMIZERS
+from costmodel.stages.strategies.trainers import trainers
+from planner.commands.answer import Answer
+from planner.commands.flags import positive, room
+
+if TYPE_CHECKING:
+    from costmodel.model.profile import Profile
+    from planner.answer.memory_table import MemoryRow, MemoryTable
+    from planner.report.summary.text import Table
+
+NUM_TERMS = 3
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags."""
+    parser.add_argument("model", metavar="MODEL", help="profile, or what penstock model describes")
+    parser.add_argument("--devices", type=positive, required=True, metavar="N")
+    parser.add_argument(
+        "--device", default="", metavar="ID|FILE", help=f"catalogue id or file (default {DEFAULT_DEVICE})"
+    )
+    parser.add_argument("--cluster", metavar="FILE", help="cluster file, in place of typical hosts of the device")
+    parser.add_argument(
+        "--batch", type=positive, default=0, metavar="B", help="samples of one step (default: enough to fill pipelines)"
+    )
+    parser.add_argument("--microbatch-size", type=positive, default=1, metavar="b", help="(default 1)")
+    parser.add_argument("--sequence", type=positive, default=0, metavar="N", help="tokens of a sample")
+    parser.add_argument("--precision", choices=tuple(PRECISIONS), default="", help="of training (default: bf16)")
+    parser.add_argument("--optimizer", choices=tuple(OPTIMIZERS), default="adam", help="(default adam)")
+    parser.add_argument("--trainer", default="", metavar="NAME", help=f"whose habits hold, of {', '.join(trainers())}")
+    parser.add_argument("--forward-only", action="store_true", help="no gradients, no optimizer: evaluation alone")
+    parser.add_argument(
+        "--memory-margin", type=room, default=0, metavar="GiB", help="to stay free beyond the upper bound (default 0)"
+    )
+
+
+def run(args: argparse.Namespace) -> Answer:
+    """Describe the model, evaluate the strategies and show them."""
+    from costmodel.machines.cluster import read_cluster
+    from planner.answer.memory_table import MemoryTable
+
+    describe, sequence = _describer(args)
+    options: dict[str, object] = {
+        "optimizer": "none" if args.forward_only else args.optimizer,
+        "precision": args.precision,
+        "trainer": args.trainer,
+        "memory_margin_bytes": args.memory_margin,
+    }
+    cluster = read_cluster(args.cluster) if args.cluster else None
+    found = MemoryTable(describe, sequence, args.devices, args.microbatch_size, args.batch, cluster, options)
+    rows = found.rows()
+    if not rows:
+        raise UsageError(f"no strategy can be priced: {'; '.join(found.refusals())}")
+    body: dict[str, object] = {"rows": [row.to_json() for row in rows], "device_bytes": found.device_bytes}
+    return Answer(body, [_table(found, rows), *(f"left out: {why}" for why in found.refusals())])
+
+
+def _describer(args: argparse.Namespace) -> "tuple[Callable[[int], Profile], int]":
+    """Return what describes the model at a sequence, and the sequence; 0 for a model that has no other than its own."""
+    from costmodel.architectures.command import make
+    from costmodel.model.profile import read_profile
+
+    if _is_profile(args.model):
+        if args.sequence or args.device:
+            raise UsageError(
+                f"{args.model} is a profile, made at one sequence length on one device: leave out --sequence and "
+                "--device, or name the model itself"
+            )
+        profile = _asked(read_profile(args.model), args)
+        return lambda _: profile, 0
+    size = args.microbatch_size
+
+    def describe(sequence: int) -> "Profile":
+        made, _ = make(
+            args.model, args.device or DEFAULT_DEVICE, (size,), sequence or args.sequence, args.precision, args.trainer
+        )
+        return _asked(made, args)
+
+    own = describe(0).extra.get("sequence")
+    return describe, own if isinstance(own, int) else 0
+
+
+def _is_profile(name: str) -> bool:
+    """Whether a name is that of a file which says that it is a profile."""
+    from costmodel.files import read_json
+    from costmodel.model.profile import PROFILE_FORMAT
+
+    if not name.endswith((".json", ".json.gz")) or not Path(name).exists():
+        return False
+    body = read_json(name).value
+    return isinstance(body, dict) and body.get("format") == PROFILE_FORMAT
+
+
+def _asked(profile: "Profile", args: argparse.Namespace) -> "Profile":
+    """Return a profile as it is trained, or with nothing trained in it, where one block at a time keeps anything."""
+    if not args.forward_only:
+        return profile
+    graph = profile.graph
+    first = next(filter(None, graph.blocks), "")
+    frozen = replace(
+        graph,
+        operators=tuple(
+            replace(operator, trainable=False, saved=operator.saved if block in ("", first) else ())
+            for operator, block in zip(graph.operators, graph.blocks, strict=True)
+        ),
+        tensors=tuple(replace(tensor, gradient=False) for tensor in graph.tensors),
+        parameters=tuple(replace(parameter, trainable=False) for parameter in graph.parameters),
+    )
+    return replace(profile, graph=frozen)
+
+
+def _table(found: "MemoryTable", rows: "Sequence[MemoryRow]") -> "Table":
+    """Return the rows as people read them: of each the three largest terms of the fullest rank."""
+    from planner.report.summary.text import Table, mebibytes
+
+    def terms(row: "MemoryRow") -> str:
+        largest = sorted(row.held.terms.items(), key=lambda term: -term[1]["point_bytes"])[:NUM_TERMS]
+        return ", ".join(f"{name.replace('_', ' ')} {mebibytes(size['point_bytes'])}" for name, size in largest)
+
+    cells = [
+        (
+            row.strategy,
+            mebibytes(row.held.point_bytes),
+            mebibytes(row.held.upper_bytes),
+            row.held.fits,
+            terms(row),
+            str(row.largest_microbatch_size),
+            "-" if row.longest_sequence is None else str(row.longest_sequence),
+            "-" if row.change is None else row.change or "no one change, with full recompute or without",
+        )
+        for row in rows
+    ]
+    columns = (
+        "strategy",
+        "peak",
+        "at most",
+        "fits",
+        "largest terms",
+        "micro-batch up to",
+        "sequence up to",
+        "fits with",
+    )
+    size = rows[0].microbatch_size
+    device = mebibytes(found.device_bytes)
+    title = f"what the fullest of {found.num_devices} devices of {device} holds, micro-batches of {size}"
+    return Table(columns, cells, title)

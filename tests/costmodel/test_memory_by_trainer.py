@@ -1,0 +1,66 @@
+"""What trainers keep twice and what allocators reserve: terms of memory by trainer, point and upper value."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from costmodel.machines.catalogue import device
+from costmodel.machines.typical import typical_cluster
+from costmodel.stages.config import StageConfig
+from costmodel.stages.strategies import MemoryTerms, StrategyModel, TrainingJob
+from costmodel.stages.strategies.trainers import trainers
+from tests.support.described_models import described
+
+PROFILE = described("llama")
+CLUSTER = typical_cluster(device("h100-sxm-80").id, 8)
+
+
+def terms(trainer: str, config: StageConfig, precision: str = "bf16", in_flight: int = 1) -> MemoryTerms:
+    model = StrategyModel(PROFILE, CLUSTER, 2, TrainingJob.of(trainer, precision, "adam"))
+    ranks = tuple(range(config.data * config.tensor))
+    return model.terms(range(len(PROFILE.graph.operators)), config, ranks, 8, in_flight)
+
+
+@given(
+    st.sampled_from(sorted(trainers())), st.sampled_from(("fp32", "fp16", "bf16", "fp8")), st.sampled_from((1, 2, 4)),
+    st.sampled_from((1, 2)), st.integers(0, 3), st.integers(1, 4), st.sampled_from(("none", "full")),
+)  # fmt: skip
+def test_no_upper_value_is_below_its_point(trainer, precision, data, tensor, zero, in_flight, recompute) -> None:
+    config = StageConfig(data, tensor, zero=zero if data > 1 else 0, recompute=recompute)
+    found = terms(trainer, config, precision, in_flight)
+    assert all(amount.upper >= amount.point >= 0 for amount in found.items().values())
+    assert found.upper_bytes == sum(amount.upper for amount in found.items().values())
+    assert found.point_bytes == sum(amount.point for amount in found.items().values())
+
+
+@pytest.mark.parametrize(
+    ("zero", "precision", "whole"), [(0, "bf16", 1), (1, "bf16", 1), (2, "bf16", 0), (1, "fp16", 0)]
+)
+def test_deepspeeds_bf16_optimizer_keeps_gradients_in_fp32_beside_those_of_16_bits(zero, precision, whole) -> None:
+    found = terms("deepspeed", StageConfig(4, zero=zero), precision)
+    trained = terms("deepspeed", StageConfig(4), precision).gradients.point // 2
+    assert found.gradient_copies.point == 4 * trained * whole
+    assert found.gradient_copies.upper == pytest.approx(4 * trained if whole else trained, rel=0.01)
+
+
+def test_transformer_engine_keeps_one_empty_gradient_for_all_weights_of_one_shape() -> None:
+    names = {p.name.split(".", 3)[3]: p.shape for p in PROFILE.graph.parameters if ".layers." in p.name}
+    products = [shape for shape in names.values() if len(shape) > 1]
+    size = sum(2 * rows * columns for rows, columns in products)
+    assert terms("megatron", StageConfig()).gradient_copies.point == size
+    assert terms("megatron", StageConfig(tensor=2)).gradient_copies.point == size // 2
+    assert terms("torchtitan", StageConfig()).gradient_copies.point == 0
+    assert terms("megatron", StageConfig(), "fp32").gradient_copies.point == 0
+
+
+def test_fsdp_keeps_masters_of_16_bit_weights_that_are_not_resharded() -> None:
+    whole, parts = (terms("torchtitan", StageConfig(4, zero=zero)) for zero in (1, 3))
+    assert whole.master_weights.point == 2 * parts.master_weights.point
+
+
+def test_an_allocators_reserve_is_a_part_of_tensors_alone() -> None:
+    found = terms("megatron", StageConfig(4, zero=1))
+    assert found.fragmentation.upper == round(found.fragmenting * found.tensors_upper)
+    assert replace(found, context=0, communicators=0).fragmentation == found.fragmentation

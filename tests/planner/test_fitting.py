@@ -1,0 +1,88 @@
+"""The words fits, may-not-fit and does-not-fit: what they mean, that they agree, and what the default prefers."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from costmodel.errors import UsageError
+from planner.answer.decide import plan
+from planner.plan.fitting import DOES_NOT_FIT, FITS, FITTING, MAY_NOT_FIT, fitting, fitting_of
+from planner.question.effort import Effort
+from planner.question.problem import Problem
+from planner.question.space import Space
+from planner.report.comparison.compared import ComparedPlan
+from planner.report.comparison.comparison import Comparison
+from planner.report.summary.alarms import alarms
+from planner.report.summary.answer import PlanAnswer
+from tests.support.described_models import described
+
+SIZES = st.integers(0, 1 << 40)
+
+
+@given(st.lists(st.tuples(SIZES, SIZES), min_size=1, max_size=6), SIZES, SIZES, SIZES)
+def test_more_memory_and_a_smaller_margin_never_make_a_word_worse(rows, limit, more, margin) -> None:
+    peaks = [peak for peak, _ in rows]
+    uppers = [peak + beyond for peak, beyond in rows]
+    limit += 1  # 0 means that it is not known
+    words = [fitting(peaks, uppers, [size] * len(rows), margin) for size in (limit, limit + more)]
+    words.append(fitting(peaks, uppers, [limit + more] * len(rows)))
+    ranks = [FITTING.index(word) for word in words]
+    assert all(later <= earlier for earlier, later in pairwise(ranks))
+
+
+def test_each_word_says_what_is_within_the_device() -> None:
+    assert fitting([10], [12], [12]) == FITS
+    assert fitting([10], [12], [12], 1) == MAY_NOT_FIT
+    assert fitting([10], [12], [10]) == MAY_NOT_FIT
+    assert fitting([10], [12], [9]) == DOES_NOT_FIT
+    assert fitting([10, 10], [12, 12], [0, 9]) == DOES_NOT_FIT
+    assert fitting([10], [12], [0], 99) == FITS, "of a device whose memory is not known"
+
+
+def asked(**options: object) -> Problem:
+    known = {"effort": Effort(300.0, 0.0), "target": "any", "space": Space(stages=1, tensor=1, context=1), **options}
+    return Problem(described("gpt2"), None, 2, 16, **known)
+
+
+def test_the_default_prefers_what_fits_for_sure_and_says_what_that_costs() -> None:
+    free = plan(asked())
+    tight = asked(memory_limit_bytes=max(free.prediction.peak_memory_upper_bytes) - 1)
+    assert fitting_of(free) == FITS
+    fast, sure = plan(replace(tight, allow_tight=True)), plan(tight)
+    assert fitting_of(fast) == MAY_NOT_FIT
+    assert fitting_of(sure) == FITS
+    assert sure.prediction.step_time_ns >= fast.search.best_step_time_ns
+    assert sure.search.best_step_time_ns == fast.search.best_step_time_ns, "the search itself goes by the estimate"
+    if sure.prediction.step_time_ns > sure.search.best_step_time_ns:
+        assert "--allow-tight" in str(sure.extra["choice"])
+
+
+def test_where_nothing_is_known_to_fit_for_sure_a_plan_is_returned_and_named() -> None:
+    found = plan(asked(memory_margin_bytes=1 << 50))
+    assert fitting_of(found) == MAY_NOT_FIT
+    assert [alarm.kind for alarm in alarms(asked(memory_margin_bytes=1 << 50), found, {})].count(MAY_NOT_FIT) == 1
+
+
+def test_words_agree_between_plan_ladder_and_comparison() -> None:
+    problem = asked()
+    found = plan(problem)
+    answer = PlanAnswer(found, problem, 0.0).to_json()
+    (row,) = Comparison((ComparedPlan("found", found),)).rows()
+    chosen = [rung for rung in found.rungs if rung.why.startswith("chosen")]
+    assert {answer["fits"], row["fits"], *(rung.fits for rung in chosen)} == {FITS}
+    assert all(rung.fits in FITTING for rung in found.rungs)
+    assert all((rung.fits == DOES_NOT_FIT) == (rung.over_memory_bytes > 0) for rung in found.rungs)
+
+
+def test_a_limit_above_the_device_is_said_and_does_not_count() -> None:
+    problem = asked(memory_limit_bytes=1 << 50)
+    answer = PlanAnswer(plan(problem), problem, 0.0)
+    assert "is above the device's" in str(answer)
+
+
+def test_a_margin_below_0_is_refused() -> None:
+    with pytest.raises(UsageError, match="memory margin of -1"):
+        asked(memory_margin_bytes=-1)
