@@ -34,20 +34,26 @@ def with_room_first(
 ) -> Sequence[Evaluated]:
     """Return the choices, the first that fits for sure before all; the order that they have where none is known to.
 
-    None comes first that is slower than an old plan which can still be used, or that no trainer runs.
+    It is none that is slower than an old plan which can still be used, or that no trainer runs: of these the ones that
+    were preferred to it stay before it, so that whoever takes it knows what it passes over.
     """
     prepared, old, looked_at = outcome.prepared, outcome.old_plan, 0
-    by_target = prepared.problem.target in RUNNERS
-    for position, each in enumerate(choices):
+    by_target, unrun = prepared.problem.target in RUNNERS, list[Evaluated]()
+    for each in choices:
+        if not by_target and not outcome.pool.somebody_may_run(each):
+            unrun.append(each)
+            continue
         too_slow = old and old.never_above_ns and each.step_time_ns > old.never_above_ns
-        if too_slow or not _may_have_room(prepared, each) or not (by_target or outcome.pool.somebody_may_run(each)):
+        if too_slow or not _may_have_room(prepared, each):
             continue
         if looked_at == MOST_LOOKED_AT or (limits and looked_at and limits.expired):
             break
         looked_at += 1
         with prepared.dropped.candidate():
             if fits_for_sure(prepared, each):
-                return [each, *choices[:position], *choices[position + 1 :]]
+                first = [*unrun, each]
+                before = set(map(id, first))
+                return [*first, *(one for one in choices if id(one) not in before)]
     return choices
 
 
