@@ -35,7 +35,7 @@ HABITS = {
     "overlap": "sum gradients during the backward",
     "overlap-gathers": "gather parameters ahead of use",
     "overlap-tensor": "sum tensor-parallel gradients during gradient matmuls",
-    "overlap-experts": "send tokens to experts beside another micro-batch's compute",
+    "overlap-experts": "send tokens to experts during another micro-batch's compute",
     "summed-in-place": "sum gradients in the buffer that they are kept in",
     "fused": "norms and elementwise operators in few kernels",
 }

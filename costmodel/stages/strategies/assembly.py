@@ -71,14 +71,14 @@ class Build:
         """Return what ranks send each other under one configuration."""
         width, size = training_scale(self.model, self.training)[0], self.model.microbatch_size
         graph, overlap, alone = self.model.profile.graph, self.training.hides("tensor"), self.training.whole_stages
-        beside = self._beside_ns(degrees) if self.training.overlap_experts else 0
+        hidden = self._hidden_ns(degrees) if self.training.overlap_experts else 0
         return Traffic(
-            graph, self.reads, self.cluster, degrees, groups, self.sizes, width, size, overlap, alone, beside,
+            graph, self.reads, self.cluster, degrees, groups, self.sizes, width, size, overlap, alone, hidden,
             self.training.experts_together,
         )  # fmt: skip
 
-    def _beside_ns(self, degrees: Degrees) -> int:
-        """Return what each of a layer's four all-to-alls has beside it of another micro-batch's work on that layer."""
+    def _hidden_ns(self, degrees: Degrees) -> int:
+        """Return a quarter of a layer's work, which runs during each of its four all-to-alls of another micro-batch."""
         graph = self.model.profile.graph
         layers = sum(is_expert(o) and not feeds_experts(graph, i) for i, o in enumerate(graph.operators))
         return self.bare_work_ns(degrees) // (4 * layers) if layers else 0

@@ -69,7 +69,7 @@ class HostDispatch:
 
 
 def calls_of(operator: Operator, calls: Mapping[str, float], expert: int = 1) -> float:
-    """Return what `calls` has of the forward of an operator, experts divided among so many ranks."""
+    """Return what `calls` has of the forward of an operator, experts divided among `expert` ranks."""
     work = operator.work
     if work and not work.passes:  # a view, or a part of another operator's kernel
         return 0

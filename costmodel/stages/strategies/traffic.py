@@ -6,7 +6,7 @@ before and a reduce-scatter after, the gathered input gathered again in the back
 collectives overlap the layer's own gradient matmuls: only what exceeds them is exposed. Context parallel (Liu et
 al., Ring Attention, 2023): keys and values travel c - 1 steps around the ring during attention, their gradients
 too. Expert parallel (Lepikhin et al., GShard, 2020): an all-to-all to the experts and one back, both again in the
-backward, on the network one copy of a token a host; beside another micro-batch's compute where the trainer interleaves
+backward, on the network one copy of a token a host; during another micro-batch's compute where the trainer interleaves
 two (Megatron-LM core, --overlap-moe-expert-parallel-comm; DeepSeek-V3, 2024, section 3.2.1). Leaves out what overlapped
 compute loses here, and uneven loads of experts.
 """
@@ -58,7 +58,7 @@ class Traffic:
     alone : bool
         Each column layer sums the gradient of its input by itself, as torch's do, and not once for all that read it;
         experts are sent every copy of a token.
-    beside : int
+    hidden : int
         Another micro-batch's compute, ns, which hides as much of each all-to-all of experts; 0 where none does.
     together : int
         Experts of a token that lie side by side.
@@ -74,7 +74,7 @@ class Traffic:
     microbatch_size: int
     overlap: bool = True
     alone: bool = False
-    beside: int = 0
+    hidden: int = 0
     together: int = 1
 
     def items(self, times: Mapping[int, Times]) -> tuple[list[Item], list[Item], list[Item]]:
@@ -202,7 +202,7 @@ class Traffic:
     def _to_experts_ns(self, size_bytes: int, work: Work) -> int:
         """Return what is exposed of an all-to-all."""
         sent_ns = self._all_to_all_ns(size_bytes, work)
-        return max(min(1, sent_ns), sent_ns - self.beside)
+        return max(min(1, sent_ns), sent_ns - self.hidden)
 
     def _all_to_all_ns(self, size_bytes: int, work: Work) -> int:
         """Return the time of an all-to-all; what several experts of one host take goes to that host once.

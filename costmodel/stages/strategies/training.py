@@ -45,7 +45,7 @@ class TrainingJob:
         Parameters are gathered ahead of use; sums of tensor-parallel gradients overlap the layer's own gradient
         matmuls. None: as `overlap` is.
     overlap_experts : bool
-        All-to-alls of experts run beside another micro-batch's compute.
+        All-to-alls of experts run during another micro-batch's compute.
     experts_together : int
         Experts of a token that lie side by side.
     overlap_slowdown : float
