@@ -64,7 +64,13 @@ class Refit:
 
     def solved(self, source: str = "") -> Array:
         """Return where constants move in a fit without a source; with all by default."""
-        return self.model.solve(self.others(source))
+        if source not in self._known:
+            self._known[source] = self.model.solve(self.others(source))
+        return self._known[source]
+
+    @cached_property
+    def _known(self) -> dict[str, Array]:
+        return {}
 
     def others(self, source: str) -> Indices:
         """Return the rows that are not of a source."""

@@ -10,6 +10,7 @@ import csv
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 
@@ -71,15 +72,24 @@ def trainers_of_sources() -> Mapping[str, str]:
     return {name: node.members(("trainer", "kernels", "supports"))["trainer"].text() for name, node in rows.items()}
 
 
+def told_of(source: str, case: str) -> Mapping[str, str]:
+    """Return the cells that a source's own text tells of a case otherwise than the given table, or in addition."""
+    matching = (cells for own, cases, cells in corrections() if own == source and fnmatchcase(case, cases))
+    return dict(item for cells in matching for item in cells.items())
+
+
 @cache
-def corrections() -> Mapping[tuple[str, str], Mapping[str, str]]:
-    """Return the cells that a source's own text tells otherwise than the given table, by source and case."""
-    found = {}
-    for node in _sources()["correction"].items():
-        row = node.members(("source", "case", "cells", "supports"))
-        cells = {name: cell.text() for name, cell in row["cells"].entries().items()}
-        found[row["source"].text(), row["case"].text()] = cells
-    return found
+def corrections() -> tuple[tuple[str, str, Mapping[str, str]], ...]:
+    """Return source, pattern of cases, and cells of each correction (`sources.toml`)."""
+    rows = [node.members(("source", "case", "cells", "supports")) for node in _sources()["correction"].items()]
+    return tuple(
+        (
+            row["source"].text(),
+            row["case"].text(),
+            {name: cell.text() for name, cell in row["cells"].entries().items()},
+        )
+        for row in rows
+    )
 
 
 def _sources() -> Mapping[str, Node]:
@@ -264,12 +274,14 @@ def _of_bridge(name: str, line: Line, model: str, precision: str) -> MeasuredJob
     tensor, stages, context, chunks, expert = (_number(line[key]) for key in ("tp", "pp", "cp", "vp", "ep"))
     gpus, batch, sequence = int(line["gpus"]), int(line["gbs"]), int(line["seq"])
     rate = float(line["tokens_per_s_per_gpu"]) * gpus
-    data = gpus // (tensor * stages * context)
-    return MeasuredJob(
-        name, model, find(model).config(), SYSTEMS[line["system"]], gpus, batch, _number(line["mbs"]), sequence,
-        Space(stages, chunks, data, tensor, tensor > 1, context, expert, 1, "none", "none"), precision, "megatron",
-        step_ns=round(batch * sequence / rate * 1e9),
-    )  # fmt: skip
+    cells = {
+        "model": model, "device": SYSTEMS[line["system"]], "devices": gpus, "batch": batch, "sequence": sequence,
+        "microbatch_size": _number(line["mbs"]), "precision": precision, "step_time_ms": 1e3 * batch * sequence / rate,
+        "stages": stages, "chunks": chunks, "tensor": tensor, "sequence_parallel": int(tensor > 1), "context": context,
+        "expert": expert, "zero": 1,
+    }  # fmt: skip
+    told = told_of("Megatron-Bridge", name)
+    return replace(job_of({key: str(value) for key, value in cells.items()} | told, Path()), name=name, group="")
 
 
 ARCHIVE, STEPS = "aceso_a10g_l4.tar.gz", "validation_aceso_measured.csv"
@@ -323,7 +335,7 @@ def _runs(path: Path) -> Iterator[Row]:
 def _of_run(run: MeasuredRun, path: Path) -> Row:
     source, case = run.cells.get("source", path.stem), run.cells.get("case", f"row {run.number}")
     sources = (source, f"{source} {run.cells['device']}") if source in SEVERAL_DEVICES else (source,)
-    told = corrections().get((source, case))
+    told = told_of(source, case)
     return Row(case, sources, job_of({**run.cells, **told}, path.parent) if told else run.job, run.why_not)
 
 

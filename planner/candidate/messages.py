@@ -60,13 +60,10 @@ class HostTimes:
 
         `forward_ns` and `backward_ns` are what either end loses to a message of 1, 2, ... micro-batches.
         """
-        for groups, count in self._messages(source, target):
-            there, here = (
-                self.places[stage].blocks[group % len(self.places[stage].blocks)][0]
-                for stage, group in zip((source, target), groups, strict=True)
-            )
-            if there != here:
-                for stage, group in zip((source, target), groups, strict=True):
+        senders, receivers = ([block[0] for block in self.places[stage].blocks] for stage in (source, target))
+        for (there, here), count in self._messages(source, target):
+            if senders[there % len(senders)] != receivers[here % len(receivers)]:
+                for stage, group in ((source, there), (target, here)):
                     self._forward[stage][group] += forward_ns[count - 1]
                     self._backward[stage][group] += backward_ns[count - 1]
 

@@ -35,6 +35,7 @@ HABITS = {
     "overlap": "sum gradients during the backward",
     "overlap-gathers": "gather parameters ahead of use",
     "overlap-tensor": "sum tensor-parallel gradients during gradient matmuls",
+    "overlap-experts": "send tokens to experts during another micro-batch's compute",
     "summed-in-place": "sum gradients in the buffer that they are kept in",
     "fused": "norms and elementwise operators in few kernels",
 }
@@ -43,6 +44,7 @@ WIDTHS = {
     "loss-bytes": "alive of a logit at the loss's peak",
     "gradient-bytes": "of a gradient in mixed precision, no less than the weight's",
     "main-weight-bytes": "of a weight beyond its 16 bits in mixed precision",
+    "experts-together": "of a token, that lie side by side",
 }
 
 if TYPE_CHECKING:

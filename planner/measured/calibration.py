@@ -16,6 +16,7 @@ from math import log
 from statistics import median, stdev
 
 from costmodel.model.calibrated import Ratios, calibrated
+from costmodel.model.origin import ROOFLINE
 from costmodel.model.profile import Profile
 from planner.candidate.make import plan_digest
 from planner.candidate.reprice import repriced
@@ -74,8 +75,22 @@ class MovedProfile:
         return repriced(self.plan, self.profile)
 
     @cached_property
+    def counted(self) -> Profile:
+        """The profile as one that was measured, which is what moves: a run holds its host's calls and its kernels."""
+        origin = self.profile.origin
+        return replace(
+            self.profile,
+            origin=replace(origin, estimated=tuple(reason for reason in origin.estimated if reason != ROOFLINE)),
+        )
+
+    @cached_property
+    def _planned(self) -> Mapping[tuple[int, Kind], list[int]]:
+        """What actions take at its prices without host time of messages: what spans of the run are held against."""
+        return durations_ns(replay(repriced(self.plan, self.counted, host_time=False)))
+
+    @cached_property
     def bare(self) -> Timeline:
-        """Its predicted timeline without host time of messages in actions: what spans of the run are held against."""
+        """The predicted timeline of the profile as it is, without host time of messages in actions."""
         return replay(repriced(self.plan, self.profile, host_time=False))
 
     @cached_property
@@ -91,7 +106,7 @@ class MovedProfile:
     @cached_property
     def ratios(self) -> Mapping[tuple[int, str], Ratio]:
         """Measured against planned for each stage's ``forward`` and ``backward``."""
-        planned, took = durations_ns(self.bare), durations_ns(self.measured)
+        planned, took = self._planned, durations_ns(self.measured)
         found = {}
         for stage in range(len(self.plan.stages)):
             for name, kinds in (("forward", (Kind.F,)), ("backward", BACKWARD)):
@@ -107,7 +122,7 @@ class MovedProfile:
     @cached_property
     def optimizer(self) -> Ratio | None:
         """Of the optimizer's step, all stages together; None where neither plan nor profile has one."""
-        planned, took = durations_ns(self.bare), durations_ns(self.measured)
+        planned, took = self._planned, durations_ns(self.measured)
         keys = [key for key in planned if key[1] is Kind.OPT and key in took]
         before_ns = sum(sum(planned[key]) for key in keys)
         if not before_ns or not self.profile.whole.optimizer_ns:
@@ -172,7 +187,7 @@ class MovedProfile:
             forward, backward = (self._moves(index, name) for name in ("forward", "backward"))
             ratios_of.update(dict.fromkeys(stage.operators, Ratios(forward, backward)))
         optimizer = self.optimizer.moves if self.optimizer else 1.0
-        found = calibrated(self.profile, ratios_of, optimizer, {name: row.moves for name, row in self.links.items()})
+        found = calibrated(self.counted, ratios_of, optimizer, {name: row.moves for name, row in self.links.items()})
         told = {"plan": plan_digest(self.plan), "ratios": self.moves()}
         known = self.profile.provenance.get("calibrated", [])
         runs = [*(known if isinstance(known, list) else []), told]

@@ -148,6 +148,33 @@ def test_experts_take_one_exchange_to_them_and_one_back_in_f_and_again_in_i():
     assert stage.backward_input_ns == alone[1] + 2 * once
 
 
+def test_another_micro_batchs_compute_hides_all_to_alls_where_the_trainer_runs_it_beside_them():
+    config, profile = StageConfig(data=4, expert=4), experts().profile()
+    beside = replace(NO_OVERLAP, overlap_experts=True)
+    stage = StrategyModel(profile, MACHINES, 1, beside).stage(range(1, 5), config, range(4))
+    once = all_to_all_ns(MACHINES, (0, 1, 2, 3), S * 2 * H * 2)
+    hidden = sum(own(range(len(profile.graph.operators)), Degrees(expert=4), profile)) // 4
+    assert stage.forward_ns == own(range(1, 5), Degrees(expert=4), profile)[0] + 2 * max(1, once - hidden)
+
+
+def test_experts_that_lie_side_by_side_take_one_copy_a_rank():
+    config, profile = StageConfig(data=4, expert=4), experts().profile()  # two experts a rank, two a token
+    together = replace(NO_OVERLAP, experts_together=2)
+    drawn, dealt = (StrategyModel(profile, MACHINES, 1, job).stage(range(1, 5), config, range(4)) for job in
+                    (NO_OVERLAP, together))  # fmt: skip
+    less = [all_to_all_ns(MACHINES, (0, 1, 2, 3), copies * S * H * 2) for copies in (2, 1)]
+    assert drawn.forward_ns - dealt.forward_ns == 2 * (less[0] - less[1])
+
+
+def test_a_grouped_product_issues_each_of_a_ranks_experts_where_the_trainer_does():
+    profile, calls = experts().profile(), {"matmul": 4.0, "elementwise": 1.0}
+    for expert, products in ((0.0, 4), (4.0, 4 * 8 // 4)):
+        each = {**calls, "expert": expert} if expert else calls
+        job = replace(NO_OVERLAP, calls=each, call_ns=1e6)
+        stage = StrategyModel(profile, MACHINES, 1, job).stage(range(1, 5), StageConfig(data=4, expert=4), range(4))
+        assert stage.forward_ns == round(1e6 * (4 + 2 * products + 1))
+
+
 def test_experts_weights_are_divided_among_expert_parallel_ranks():
     model = StrategyModel(experts().profile(), MACHINES, 1, TrainingJob())
     whole = dict(model.stage(range(1, 5), StageConfig(), (0,)).memory_terms)["parameters"]

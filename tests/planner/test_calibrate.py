@@ -72,6 +72,16 @@ def test_a_stage_that_ran_longer_moves_exactly_its_own_operators_and_the_first_m
     assert [row.moves for row in found.ratios.values()] == pytest.approx([1, 1, 1.3, 1.5], rel=1e-3)
 
 
+def test_a_run_faster_than_the_trainers_host_was_thought_leaves_work_and_holds_its_own_calls():
+    paced = replace(described("llama"), links=LINKS)
+    made = job(paced, 2, 8, microbatch_size=1, schedule="1f1b", optimizer="adam", trainer="megatron", planner="uniform")
+    took = run(made, {}, source=replace(paced, origin=Origin()))
+    assert took.step_time_ns < replay(made).step_time_ns / 4
+    found = MovedProfile(made, took, paced)
+    assert sum(map(sum, work(found.moved).values())) > 0
+    assert replay(found.after).step_time_ns == pytest.approx(took.step_time_ns, rel=0.02)
+
+
 @pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
 def test_the_plan_at_the_new_prices_takes_what_the_run_took(schedule):
     slower = {(stage, kind): 1.2 + stage / 2 for stage in (0, 1) for kind in (Kind.F, Kind.B, Kind.I, Kind.W)}

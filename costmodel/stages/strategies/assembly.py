@@ -14,7 +14,7 @@ from costmodel.roofline import OPTIMIZERS
 from costmodel.roofline.updates import orthogonal_flop
 from costmodel.stages.measured_operators import MeasuredOperators
 from costmodel.stages.strategies.blocks import block_names, block_spans
-from costmodel.stages.strategies.division import Degrees, ceil, output_parts
+from costmodel.stages.strategies.division import Degrees, ceil, feeds_experts, is_expert, output_parts
 from costmodel.stages.strategies.efficiency import Efficiency
 from costmodel.stages.strategies.groups import StageGroups
 from costmodel.stages.strategies.host_dispatch import HostDispatch
@@ -71,7 +71,17 @@ class Build:
         """Return what ranks send each other under one configuration."""
         width, size = training_scale(self.model, self.training)[0], self.model.microbatch_size
         graph, overlap, alone = self.model.profile.graph, self.training.hides("tensor"), self.training.whole_stages
-        return Traffic(graph, self.reads, self.cluster, degrees, groups, self.sizes, width, size, overlap, alone)
+        hidden = self._hidden_ns(degrees) if self.training.overlap_experts else 0
+        return Traffic(
+            graph, self.reads, self.cluster, degrees, groups, self.sizes, width, size, overlap, alone, hidden,
+            self.training.experts_together,
+        )  # fmt: skip
+
+    def _hidden_ns(self, degrees: Degrees) -> int:
+        """Return a quarter of a layer's work, which runs during each of its four all-to-alls of another micro-batch."""
+        graph = self.model.profile.graph
+        layers = sum(is_expert(o) and not feeds_experts(graph, i) for i, o in enumerate(graph.operators))
+        return self.bare_work_ns(degrees) // (4 * layers) if layers else 0
 
     def bare_work_ns(self, degrees: Degrees) -> int:
         """Return what all operators take by themselves, F, and I and W of those that have them."""
@@ -327,6 +337,8 @@ def _times(build: Build, degrees: Degrees, groups: StageGroups) -> tuple[TimeVec
         SharedSums(backward, count, [time[1] for time in times]),
         SharedSums((), count, [time[2] for time in times]),
         tuple(gathered),
-        HostDispatch(build.model.profile.graph, build.training, forward, backward) if build.training.host_ns else None,
+        HostDispatch(build.model.profile.graph, build.training, degrees, forward, backward)
+        if build.training.host_ns
+        else None,
     )
     return found, own + forward

@@ -1,14 +1,17 @@
 """What the host takes to dispatch a stage's actions: no action is shorter than that.
 
 Every operator and every collective inside a stage costs its trainer a known number of calls; a backward costs them
-again by a factor, and so does a forward that runs again. Leaves out how far a host may be ahead from one action to the
-next: messages between stages hold it up.
+again by a factor, and so does a forward that runs again. A grouped product of experts may be one call, or as many
+products as a rank holds experts (Transformer Engine's GroupedLinear casts and multiplies one expert after the other:
+pytorch/module/grouped_linear.py, common/gemm/cublaslt_gemm.cu). Leaves out how far a host may be ahead from one action
+to the next: messages between stages hold it up.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 
 from costmodel.model.graph import Operator, OperatorGraph
 from costmodel.model.launches import paced_ns
+from costmodel.stages.strategies.division import Degrees, ceil
 from costmodel.stages.strategies.shared_sums import Item, SharedSums
 from costmodel.stages.strategies.training import TrainingJob
 
@@ -23,14 +26,20 @@ class HostDispatch:
     ----------
     graph : OperatorGraph
     training : TrainingJob
+    degrees : Degrees
     forward, backward : iterable of Item
         Collectives in F and in I, of which those that take no time are none.
     """
 
     def __init__(
-        self, graph: OperatorGraph, training: TrainingJob, forward: Iterable[Item], backward: Iterable[Item]
+        self,
+        graph: OperatorGraph,
+        training: TrainingJob,
+        degrees: Degrees,
+        forward: Iterable[Item],
+        backward: Iterable[Item],
     ) -> None:
-        own = [calls_of(graph.operators[i], training.host_ns) for i in range(len(graph.operators))]
+        own = [calls_of(operator, training.host_ns, degrees.expert) for operator in graph.operators]
         sent = training.host_ns.get("collective", 0)
         self._count, self._own, self._coupled = len(own), own, training.coupled
         self._sent = [(i, key, round(sent)) for i, key, ns in forward if ns]
@@ -59,9 +68,11 @@ class HostDispatch:
         return paced_ns(self._backward.over(operators) + again.over(operators), device_ns, self._coupled)
 
 
-def calls_of(operator: Operator, calls: Mapping[str, float]) -> float:
-    """Return what `calls` has of the forward of an operator."""
+def calls_of(operator: Operator, calls: Mapping[str, float], expert: int = 1) -> float:
+    """Return what `calls` has of the forward of an operator, experts divided among `expert` ranks."""
     work = operator.work
     if work and not work.passes:  # a view, or a part of another operator's kernel
         return 0
+    if work and work.experts and work.kind == "matmul" and "expert" in calls:
+        return calls["expert"] * ceil(work.experts, expert)
     return calls.get(work.kind if work and work.kind in KINDS else "elementwise", 0)

@@ -6,8 +6,9 @@ before and a reduce-scatter after, the gathered input gathered again in the back
 collectives overlap the layer's own gradient matmuls: only what exceeds them is exposed. Context parallel (Liu et
 al., Ring Attention, 2023): keys and values travel c - 1 steps around the ring during attention, their gradients
 too. Expert parallel (Lepikhin et al., GShard, 2020): an all-to-all to the experts and one back, both again in the
-backward, on the network one copy of a token a host. Leaves out what overlapped compute loses here, and uneven loads of
-experts.
+backward, on the network one copy of a token a host; during another micro-batch's compute where the trainer interleaves
+two (Megatron-LM core, --overlap-moe-expert-parallel-comm; DeepSeek-V3, 2024, section 3.2.1). Leaves out what overlapped
+compute loses here, and uneven loads of experts.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -57,6 +58,10 @@ class Traffic:
     alone : bool
         Each column layer sums the gradient of its input by itself, as torch's do, and not once for all that read it;
         experts are sent every copy of a token.
+    hidden : int
+        Another micro-batch's compute, ns, which hides as much of each all-to-all of experts; 0 where none does.
+    together : int
+        Experts of a token that lie side by side.
     """
 
     graph: OperatorGraph
@@ -69,6 +74,8 @@ class Traffic:
     microbatch_size: int
     overlap: bool = True
     alone: bool = False
+    hidden: int = 0
+    together: int = 1
 
     def items(self, times: Mapping[int, Times]) -> tuple[list[Item], list[Item], list[Item]]:
         """Return exposed ns in F and in I, and bytes of gathered values; what operators share has one key.
@@ -185,24 +192,32 @@ class Traffic:
         outside = [i for i in rows_of if not self._among_experts(self.graph.tensors[i])]
         if outside:
             size = rows * work.inner * self.width
-            time = self._to_experts_ns(size, work.active)
+            time = self._to_experts_ns(size, work)
             yield ("dispatch", max(outside, key=self.sizes.__getitem__)), time, time, size
         if not feeds_experts(self.graph, position):
             size = rows * work.outer * self.width
-            time = self._to_experts_ns(size, work.active)
+            time = self._to_experts_ns(size, work)
             yield ("combine", position), time, time, size
 
-    def _to_experts_ns(self, size_bytes: int, active: int) -> int:
+    def _to_experts_ns(self, size_bytes: int, work: Work) -> int:
+        """Return what is exposed of an all-to-all."""
+        sent_ns = self._all_to_all_ns(size_bytes, work)
+        return max(min(1, sent_ns), sent_ns - self.hidden)
+
+    def _all_to_all_ns(self, size_bytes: int, work: Work) -> int:
         """Return the time of an all-to-all; what several experts of one host take goes to that host once.
 
-        Of a token's copies as many cross the network as there are hosts among `active` drawn ones; the host's own
-        links pass on the others meanwhile (DeepEP, 2025: one copy a node over RDMA, NVLink within).
+        Of a token's copies as many cross the network as there are hosts among those drawn; the host's own links pass
+        on the others meanwhile (DeepEP, 2025: one copy a node over RDMA, NVLink within). Experts that lie side by side
+        are drawn at once, and their rank takes one copy.
         """
         group, inner = self.groups.expert, self.cluster.groups[0].group
         within = tuple(rank for rank in group if not inner or rank // inner == group[0] // inner)
-        hosts = ceil(len(group), len(within))
+        hosts, active = ceil(len(group), len(within)), max(1, work.active)
+        draws = ceil(active, self.together)
+        copies = min(active, draws * ceil(self.together * len(group), max(1, work.experts)))
         if self.alone or hosts == 1 or active < 2:  # torch's own all-to-all sends every copy
-            return all_to_all_ns(self.cluster, group, size_bytes)
-        reached = hosts * (1 - (1 - 1 / hosts) ** active)
+            return all_to_all_ns(self.cluster, group, size_bytes * copies // active)
+        reached = hosts * (1 - (1 - 1 / hosts) ** draws)
         across_ns = all_to_all_ns(self.cluster, group, round(size_bytes * reached / active))
-        return max(across_ns, all_to_all_ns(self.cluster, within, size_bytes))
+        return max(across_ns, all_to_all_ns(self.cluster, within, size_bytes * copies // active))

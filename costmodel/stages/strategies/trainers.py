@@ -30,6 +30,7 @@ class TrainerHabits:
     overlap: bool
     overlap_gathers: bool
     overlap_tensor: bool
+    overlap_experts: bool
     fused: bool
     selective: str
     summed_in_place: bool
@@ -37,6 +38,7 @@ class TrainerHabits:
     loss_bytes: int
     gradient_bytes: int
     main_weight_bytes: int
+    experts_together: int
     bucket_rank_bytes: int
     stand_ins: bool
     gradient_copy_bytes: int
@@ -57,8 +59,10 @@ class TrainerHabits:
         return tuple(text.replace("_", " ") for text in (*flags, *sizes))
 
 
-FLAGS = ("flash", "graphs", "overlap", "overlap_gathers", "overlap_tensor", "fused", "summed_in_place")
-SIZES = ("bucket_mib", "loss_bytes", "gradient_bytes", "main_weight_bytes")
+FLAGS = (
+    "flash", "graphs", "overlap", "overlap_gathers", "overlap_tensor", "overlap_experts", "fused", "summed_in_place",
+)  # fmt: skip
+SIZES = ("bucket_mib", "loss_bytes", "gradient_bytes", "main_weight_bytes", "experts_together")
 SAID = (*FLAGS, *SIZES, "attention", "selective")
 """TrainerHabits that a flag may tell otherwise."""
 

@@ -44,6 +44,10 @@ class TrainingJob:
     overlap_gathers, overlap_tensor : bool, optional
         Parameters are gathered ahead of use; sums of tensor-parallel gradients overlap the layer's own gradient
         matmuls. None: as `overlap` is.
+    overlap_experts : bool
+        All-to-alls of experts run during another micro-batch's compute.
+    experts_together : int
+        Experts of a token that lie side by side.
     overlap_slowdown : float
         Factor by which compute slows while it shares the device with communication; 0 takes the catalogue's.
     whole_stages : bool
@@ -98,6 +102,8 @@ class TrainingJob:
     whole_stages: bool = False
     overlap_gathers: bool | None = None
     overlap_tensor: bool | None = None
+    overlap_experts: bool = False
+    experts_together: int = 1
     summed_in_place: bool = False
     bucket_bytes: int = BUCKET_BYTES
     bucket_rank_bytes: int = 0
@@ -143,6 +149,8 @@ class TrainingJob:
             whole_stages=trainer == EXECUTOR,
             overlap_gathers=habits.overlap_gathers,
             overlap_tensor=habits.overlap_tensor,
+            overlap_experts=habits.overlap_experts,
+            experts_together=habits.experts_together,
             summed_in_place=habits.summed_in_place,
             bucket_bytes=habits.bucket_mib * 2**20,
             bucket_rank_bytes=habits.bucket_rank_bytes,
