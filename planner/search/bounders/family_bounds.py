@@ -221,6 +221,11 @@ class FamilyBounds:
         whole = best.fits and best.step_time_ns == self._least_ns(self.of)
         return whole and (split_backward_ns is None or split_backward_ns >= best.step_time_ns)
 
+    @property
+    def known_ns(self) -> int:
+        """The bound that was told last; before that what all work takes on all devices."""
+        return self.pool.lower_bound_ns or self.prepared.free_bounds.work_over_devices_ns
+
     def _least_ns(self, of: Collection[Family]) -> int:
         if not self.seen_all:
             return 0

@@ -25,10 +25,11 @@ class Bounds(Subsolver):
         bounds.settle_split(self.slice)
 
 
-class ExactProof(Subsolver):
-    """The cut model goes through all that may be better than the best."""
+class ExactProof(Bounds):
+    """The cut model goes through all that may be better than the best, once that is bounded without it."""
 
     name, kind = "proof", "prove"
+    _done = False
 
     @classmethod
     def supports(cls, state: SearchState) -> bool:
@@ -38,9 +39,11 @@ class ExactProof(Subsolver):
     def steps(self) -> Generator[None]:
         """Prove until nothing is left, or the search is over."""
         state = self.state
-        if state.closed or state.solver_lost or not state.pool.found:
+        if self._done or not state.pool.found:
             return
+        self._done = True
+        yield from super().steps()
         proof = Exact(state.bounds)
-        state.solver_lost = proof.prove(state.solver, state.limits)
+        yield from proof.prove(state.solver, state.limits)
+        state.solver_lost |= proof.lost
         state.closed = proof.done  # but for families that the model does not know
-        yield
