@@ -4,9 +4,9 @@
 
 Each row is one problem under counted work (`planner.search.turns`), so that it is the same on any machine: the best
 step with all subsolvers of `planner.search.loop.PORTFOLIO`, what each brought, in how many pieces and CPU seconds, and
-the best step without it. With ``--whole`` none is left out. The summary gives the priors of `planner/search/priors.toml`
+the best step without it. With ``--whole`` none is left out. The summary gives the priors of `priors.toml`
 (mean gain as a logarithm, CPU seconds up to the last gain, and of one piece) and what a search without each part loses,
-in the mean and at most. Rows are kept at once, and problems in the file already are not asked again. Exit 1 where a part
+in the mean and at most. Rows are kept at once, and problems in the file are not asked again. Exit 1 where a part
 earns below 0.1 % in the mean and below 1 % on every problem. Leaves out first plans and proofs, which nothing is tried
 without.
 """

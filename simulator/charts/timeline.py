@@ -75,8 +75,8 @@ def gantt(
     compute = 0.62 if communication else 0.84
     rows = alike(timeline)
     names = [called(standing_for(row, ranks)) for row in rows]
-    _frame(ax, names, max(end_ns, _end(timeline)))
-    spans = _by_rank(timeline)
+    _frame(ax, names, max(end_ns, timeline.end_ns))
+    spans = timeline.spans_by_rank
     for place, (rank, *_) in enumerate(rows):
         own = spans[rank]
         _bars(ax, _of(own, ("compute",)), _Row(place - 0.42, compute), _chunks(own))
@@ -104,9 +104,9 @@ def predicted_and_measured(
     """
     num_ranks = max(predicted.num_ranks, measured.num_ranks)
     names = [called((rank,)) for rank in range(num_ranks)]
-    _frame(ax, names, max(end_ns, _end(predicted), _end(measured)))
+    _frame(ax, names, max(end_ns, predicted.end_ns, measured.end_ns))
     for lower, timeline in enumerate((predicted, measured)):
-        for rank, spans in enumerate(_by_rank(timeline)):
+        for rank, spans in enumerate(timeline.spans_by_rank):
             row = _Row(rank - 0.42 + 0.42 * lower, 0.4)
             if lower:
                 _bars(ax, _of(spans, ("send", "receive")), _Row(row.bottom + 0.13, 0.14), {})
@@ -129,19 +129,8 @@ def _shown(timeline: Timeline) -> Iterable[Span]:
     return (span for span in timeline.spans if span.stream in ("compute", "collective"))
 
 
-def _by_rank(timeline: Timeline) -> list[list[Span]]:
-    rows: list[list[Span]] = [[] for _ in range(timeline.num_ranks)]
-    for span in timeline.spans:
-        rows[span.rank].append(span)
-    return rows
-
-
 def _of(spans: Sequence[Span], streams: Sequence[str]) -> list[Span]:
     return [s for s in spans if s.stream in streams and s.end_ns > s.start_ns]
-
-
-def _end(timeline: Timeline) -> int:
-    return max((span.end_ns for span in timeline.spans), default=1)
 
 
 def _chunks(spans: Sequence[Span]) -> dict[int, float]:

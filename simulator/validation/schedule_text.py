@@ -99,11 +99,14 @@ def _graph(stages: Sequence[tuple[str, ...]], edges: Sequence[tuple[str, ...]]) 
     return graph
 
 
+AROUND = 4
+"""Steps and ranks that a grid shows on each side of the marked ones."""
+
+
 def marked_grid(
     orders: Sequence[Sequence[Action]],
     marks: Collection[tuple[int, int]],
     missing: Action | None = None,
-    around: int = 4,
 ) -> str:
     """Draw ranks against steps (positions in the orders) with cells in brackets.
 
@@ -114,11 +117,9 @@ def marked_grid(
         (rank, position) of the cells to mark; a position behind a rank's last action is drawn as ``[?]``.
     missing : Action, optional
         What should be in such a cell.
-    around : int
-        Steps and ranks to show on each side of the marked ones.
     """
-    ranks = range(max(0, min(m[0] for m in marks) - around), min(len(orders), max(m[0] for m in marks) + around + 1))
-    first, last = max(0, min(m[1] for m in marks) - around), max(m[1] for m in marks) + around
+    ranks = range(max(0, min(m[0] for m in marks) - AROUND), min(len(orders), max(m[0] for m in marks) + AROUND + 1))
+    first, last = max(0, min(m[1] for m in marks) - AROUND), max(m[1] for m in marks) + AROUND
     last = min(last, max(max(m[1] for m in marks), *(len(orders[rank]) - 1 for rank in ranks)))
     rows = [["step", *map(str, range(first, last + 1))]]
     for rank in ranks:
