@@ -9,7 +9,7 @@ Leaves out whose turn it is (`planner.search.turns`).
 from dataclasses import replace
 from math import inf
 
-from costmodel.stages.strategies.model import NEVER
+from costmodel.stages.strategies.amounts import NEVER
 from planner.interrupts import check, raised
 from planner.plan.limited_by import LimitedBy
 from planner.question.problem import Problem, Report

@@ -11,7 +11,7 @@ from itertools import count, islice, product
 
 from costmodel.errors import NoPlanFits
 from costmodel.stages.config import RECOMPUTE
-from costmodel.stages.strategies.model import NEVER
+from costmodel.stages.strategies.amounts import NEVER
 from planner.candidate.candidate import is_looped
 from planner.candidate.order import WITHIN_LIMIT
 from planner.question.problem import AUTO

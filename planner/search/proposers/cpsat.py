@@ -6,7 +6,7 @@ Leaves out the model and its process (`planner.search.solvers.cpsat`), and proof
 
 from collections.abc import Generator, Sequence
 
-from costmodel.stages.strategies.model import NEVER
+from costmodel.stages.strategies.amounts import NEVER
 from planner.candidate.evaluate import Evaluated
 from planner.graph.atoms import Partition
 from planner.question.problem import AUTO

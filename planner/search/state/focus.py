@@ -6,7 +6,7 @@ Leaves out what care is (`planner.search.loop`).
 from collections.abc import Mapping
 from dataclasses import replace
 
-from costmodel.stages.strategies.model import NEVER
+from costmodel.stages.strategies.amounts import NEVER
 from planner.candidate.evaluate import Evaluated
 from planner.search.space.family import Family
 from planner.search.state.pool import CandidatePool
