@@ -21,10 +21,6 @@ class OtherSchedules(Subsolver):
 
     name = "other schedules"
 
-    def __init__(self, state: SearchState) -> None:
-        super().__init__(state)
-        self._tried: set[tuple[object, Family, str]] = set()
-
     @classmethod
     def supports(cls, state: SearchState) -> bool:
         """Return True: pins and lines leave schedules open."""
@@ -39,8 +35,8 @@ class OtherSchedules(Subsolver):
                 continue
             cuts, partition = state.prepared.cuts(family), each.candidate.partition
             for name in cuts.schedules:
-                if (partition, family, name) not in self._tried:
-                    self._tried.add((partition, family, name))
+                if (partition, family, name) not in self.done:
+                    self.done.add((partition, family, name))
                     state.pool.offer(cuts.evaluate_under(partition, (name,)))
                     yield
 
@@ -77,10 +73,6 @@ class LocalSearch(Subsolver):
 
     name = "local search"
 
-    def __init__(self, state: SearchState) -> None:
-        super().__init__(state)
-        self._improved: set[Candidate] = set()
-
     @classmethod
     def supports(cls, state: SearchState) -> bool:
         """Whether there are cuts to move; those of lines stay lines."""
@@ -93,10 +85,10 @@ class LocalSearch(Subsolver):
             open_ones = not family.split and state.prospects.is_small(
                 family
             )  # those with split backwards where they are made
-            if open_ones and best.candidate not in self._improved and is_near(best, state.pool):
+            if open_ones and best.candidate not in self.done and is_near(best, state.pool):
                 polish(state.prepared.cuts(family), [best], state.pool, self.slice)
                 if not self.slice.expired:
-                    self._improved.add(best.candidate)
+                    self.done.add(best.candidate)
                 yield
 
 
