@@ -51,6 +51,10 @@ class DoesNotMatch(PenstockError):
     exit_code = 6
 
 
+class OutOfMemory(DoesNotMatch):
+    """A plan needs more memory than a device has, which shows while it runs."""
+
+
 class ReadableButWrong(PenstockError):
     """A file that reads well and is wrong: problems found by ``validate`` or ``--check``."""
 

@@ -206,7 +206,7 @@ class Pipeline(PipelineState):
         self._running.invariants.check_modes()
         check_surroundings(self.device.type)
         self.worker.check_hooks()
-        with self.together(f"step {self.worker.draws.step}"):
+        with self.together(f"step {self.worker.draws.step}"), self.worker.explaining_out_of_memory():
             self.worker.one_batch.check()
             stepped = self._running.stepped
             if stepped is not None and stepped.looks and not accumulate and self.watch.last_complete_step >= 0:
@@ -240,7 +240,7 @@ class Pipeline(PipelineState):
         """
         self._load(inputs, targets, short)
         self.worker.prepare_evaluation()
-        with self.together("an evaluation", survives=True):
+        with self.together("an evaluation", survives=True), self.worker.explaining_out_of_memory():
             self.worker.one_batch.check()
             loss, measured = self.worker.evaluate(metrics or {})
         return loss.value if metrics is None else {"loss": loss.value, **measured}

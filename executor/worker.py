@@ -7,7 +7,7 @@ then makes groups in one fixed order on every rank. Leaves out the user's side (
 """
 
 from collections.abc import Iterable, Mapping
-from contextlib import ExitStack, closing
+from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import replace
 
 from torch import nn
@@ -30,6 +30,7 @@ from executor.gradients.undivided import calls_of_loss, undivided_loss
 from executor.model.holding import Tensors, by_name, copies_start_alike, hold, state_keys
 from executor.model.users_loss import UsersLoss
 from executor.observe.observer import Observer
+from executor.observe.out_of_memory import explaining_out_of_memory, state_bytes
 from executor.plan_match.options import RunOptions
 from executor.program import Instruction, Program
 from executor.stages.evaluation import Metric
@@ -258,6 +259,18 @@ class Worker:
     def evaluate(self, metrics: Mapping[str, Metric]) -> tuple[StepLoss, dict[str, float]]:
         """Run the loaded batch forward, in eval mode; returns its loss and metrics over all ranks."""
         return self.prepare_evaluation().run(metrics, self.loader.num_real)
+
+    def explaining_out_of_memory(self) -> AbstractContextManager[None]:
+        """Say what this rank was at, and what it held, where its memory does not suffice within the block."""
+        context = self.context
+        return explaining_out_of_memory(
+            context.plan, context.rank, context.device, lambda: context.groups.watch.at, self._state_bytes
+        )
+
+    def _state_bytes(self) -> dict[str, int]:
+        gradients = [parameter.grad for parameter in self.parameters.values()]
+        states = self.optimizer.optimizer.state.values() if self.optimizer else ()
+        return state_bytes(self.own.values(), gradients, [value for state in states for value in state.values()])
 
     def check_hooks(self) -> None:
         """Refuse hooks on gradients of parameters of which no rank ever has the whole gradient."""

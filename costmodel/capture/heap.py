@@ -10,10 +10,17 @@ import gc
 
 import torch
 
+_RAN_OUT = ("DefaultCPUAllocator: can't allocate memory", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
+"""What errors say that have no class of their own."""
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 _NEVER = 2**31 - 1
 _LARGEST_MMAP_THRESHOLD = 32 * 2**20
 """glibc takes no larger one: tensors above it get their pages anew each time."""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory does not suffice, a device's or the host's."""
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(words in str(error) for words in _RAN_OUT)
 
 
 def return_freed_memory() -> None:

@@ -17,6 +17,7 @@ from torch import nn
 from torch.autograd.graph import get_gradient_edge
 from torch.utils import _pytree as pytree
 
+from costmodel.capture.heap import is_out_of_memory
 from costmodel.capture.parts import Part
 from costmodel.errors import DoesNotMatch, InvalidInput, PenstockError, UsageError
 from executor.model.reachable import ReachableState, left_alone
@@ -85,9 +86,11 @@ class UsersLoss:
     def _called(self, given: tuple[Any, ...]) -> Any:
         try:
             value = self.loss(*given)
-        except (PenstockError, torch.OutOfMemoryError, torch.distributed.DistError):
+        except (PenstockError, torch.distributed.DistError):
             raise
         except Exception as error:
+            if is_out_of_memory(error):
+                raise
             words = f"{type(error).__name__}: {error}".strip().splitlines()[0]
             raise InvalidInput(f"the loss fails ({words}); it {_GIVEN}") from error
         kinds = {type(leaf) for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)} - {torch.Tensor}

@@ -21,6 +21,7 @@ from executor.gradients.optimizer import SteppedOptimizers, has_opt
 from executor.model.capturing import aimed_at, capture_surely, noting_kept
 from executor.model.holding import tensors_read
 from executor.model.whole_model_guard import WholeVector, refuse_calls
+from executor.observe.out_of_memory import explaining_out_of_memory
 from executor.plan_match.agreement import agree, held, held_of, telling_others
 from executor.plan_match.matching import check_gate, place_in
 from executor.plan_match.model_invariants import ModelInvariants, check_hooks, check_storages, modules_left
@@ -62,7 +63,7 @@ def start(
     ReadableButWrong
     """
     rank, num_ranks = place_in(group)
-    with telling_others(options.timeout_s, group):
+    with telling_others(options.timeout_s, group), explaining_out_of_memory(plan, rank, device):
         vector = WholeVector(model.module) if isinstance(model, TrainingModel) else None
         captured, attributes, kept = _captured(plan, model, options)
         own = held(plan, captured, options.told())
@@ -76,7 +77,8 @@ def start(
     groups.watch.enters(START)
     try:
         agree(groups, own)
-        worker.connect(groups)
+        with explaining_out_of_memory(plan, rank, device):
+            worker.connect(groups)
         agree(groups, held_of(worker.optimizer.optimizer if worker.optimizer else None))
     except BaseException as error:
         lifecycle.fail(error, listens=False)

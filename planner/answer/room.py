@@ -32,22 +32,28 @@ def fits_for_sure(prepared: PreparedProblem, each: Evaluated) -> bool:
 def with_room_first(
     outcome: SearchOutcome, choices: Sequence[Evaluated], limits: Deadline | None
 ) -> Sequence[Evaluated]:
-    """Return the choices, the first that fits for sure before all; the order that they have where none is known to.
+    """Return the choices, the first that fits for sure before those that some trainer runs and that may not fit.
 
-    None comes first that is slower than an old plan which can still be used, or that no trainer runs.
+    The order stays where none is known to fit. None is preferred that is slower than an old plan which can still be
+    used. What no trainer runs keeps its place, so that whoever asks for a runner learns what it would have gained.
     """
     prepared, old, looked_at = outcome.prepared, outcome.old_plan, 0
     by_target = prepared.problem.target in RUNNERS
+    unrun: list[Evaluated] = []
+    tight: list[Evaluated] = []
     for position, each in enumerate(choices):
-        too_slow = old and old.never_above_ns and each.step_time_ns > old.never_above_ns
-        if too_slow or not _may_have_room(prepared, each) or not (by_target or outcome.pool.somebody_may_run(each)):
+        if not (by_target or outcome.pool.somebody_may_run(each)):
+            unrun.append(each)
             continue
-        if looked_at == MOST_LOOKED_AT or (limits and looked_at and limits.expired):
-            break
-        looked_at += 1
-        with prepared.dropped.candidate():
-            if fits_for_sure(prepared, each):
-                return [each, *choices[:position], *choices[position + 1 :]]
+        too_slow = old and old.never_above_ns and each.step_time_ns > old.never_above_ns
+        if not too_slow and _may_have_room(prepared, each):
+            if looked_at == MOST_LOOKED_AT or (limits and looked_at and limits.expired):
+                break
+            looked_at += 1
+            with prepared.dropped.candidate():
+                if fits_for_sure(prepared, each):
+                    return [*unrun, each, *tight, *choices[position + 1 :]]
+        tight.append(each)
     return choices
 
 

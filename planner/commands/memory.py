@@ -1,7 +1,7 @@
 """Say what a model takes of each device by strategy, whether that fits, and what would make it fit.
 
     penstock memory llama3-8b --devices 8
-    penstock memory config.json --devices 64 --device a100-sxm-80 --sequence 8192
+    penstock memory config.json --devices 64 --device a100-sxm-80 --sequence 1024
     penstock memory profile.json --devices 4
 
 MODEL: a profile, or what `penstock model` describes (an id of its table, a config.json, module:function, zoo:NAME).

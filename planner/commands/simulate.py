@@ -16,6 +16,7 @@ compute, where both copies fit before the backward: the step takes as long as wi
 
 import argparse
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -246,7 +247,7 @@ def _answer(
     if "search_seconds" in extra:
         body["status"] = "optimal" if timeline.step_time_ns == bound.ns else "bounded"
     _write_trace(args, timeline, share_bytes)
-    _write_chart(args, schedule, timeline, limit, causes, share_bytes, blocks)
+    _write_chart(args, schedule, costs, timeline, limit, causes, share_bytes, blocks)
     return Answer(body, _text(body, timeline, bound))
 
 
@@ -288,6 +289,7 @@ def _write_trace(args: argparse.Namespace, timeline: "Timeline", share_bytes: in
 def _write_chart(
     args: argparse.Namespace,
     schedule: "Schedule",
+    costs: "Costs",
     timeline: "Timeline",
     limit: int | None,
     causes: "BubbleCauses",
@@ -299,6 +301,14 @@ def _write_chart(
 
         figure = timeline_figure(
             timeline, title=schedule.name, limit_bytes=limit, share_bytes=share_bytes, causes=causes.per_rank,
-            ranks=blocks,
+            ranks=blocks, terms=[_terms(costs, schedule.graph.stages_of(rank)) for rank in range(timeline.num_ranks)],
         )  # fmt: skip
         save_figure(figure, args.chart)
+
+
+def _terms(costs: "Costs", stages: Sequence[int]) -> Counter[str]:
+    """Return what the stages of a rank hold all the time, by term."""
+    found = Counter[str]()
+    for stage in stages:
+        found.update(dict(costs.stages[stage].memory_terms))
+    return found

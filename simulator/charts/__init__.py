@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from matplotlib.figure import Figure
 
 from simulator.charts.measures import ComparedRow, bubbles, bubbles_height, comparison, memory
+from simulator.charts.memory_terms import memory_by_term
 from simulator.charts.pareto import ParetoPoint, not_beaten, pareto
 from simulator.charts.rows import alike, called, standing_for
 from simulator.charts.schedules import CURVES_INCHES, schedule_curves
@@ -30,6 +31,7 @@ __all__ = [
     "gantt",
     "gantt_height",
     "memory",
+    "memory_by_term",
     "new_figure",
     "not_beaten",
     "pair_height",
@@ -55,8 +57,11 @@ def timeline_figure(
     share_bytes: int = 0,
     causes: Sequence[Mapping[str, int]] = (),
     ranks: Sequence[Sequence[int]] = (),
+    terms: Sequence[Mapping[str, int]] = (),
 ) -> Figure:
     """Return a figure of a timeline: Gantt picture, memory over time where known, idle time by cause where given.
+
+    The fullest rank's memory is drawn by term, too, where its terms are given.
 
     Parameters
     ----------
@@ -72,14 +77,20 @@ def timeline_figure(
         For each rank the idle ns of each cause.
     ranks : sequence of sequence of int
         As `gantt` takes them.
+    terms : sequence of mapping of str to int
+        For each rank the bytes that it holds all the time, by term.
     """
-    with_memory = any(timeline.memory)
+    with_memory, by_term = any(timeline.memory), any(timeline.memory) and any(terms)
     rows = alike(timeline)
-    heights = [gantt_height(len(rows)), *([MEMORY_INCHES] if with_memory else [])]
+    heights = [gantt_height(len(rows)), *[MEMORY_INCHES] * (with_memory + by_term)]
     figure, axes = new_figure([*heights, *([bubbles_height(len(rows))] if causes else [])])
     gantt(axes[0], timeline, title=title, communication=communication, ranks=ranks)
     if with_memory:
         memory(axes[1], timeline, limit_bytes=limit_bytes or 0, share_bytes=share_bytes, ranks=ranks)
+    if by_term:
+        fullest = timeline.peak_memory_bytes.index(max(timeline.peak_memory_bytes))
+        row = next(row for row in rows if fullest in row)
+        memory_by_term(axes[2], timeline, fullest, terms[fullest], called=called(standing_for(row, ranks)))
     if causes:
         bubbles(axes[-1], {called(standing_for(row, ranks)): causes[row[0]] for row in rows})
     return figure

@@ -20,6 +20,7 @@ from simulator.charts import (
     comparison,
     gantt,
     memory,
+    memory_by_term,
     new_figure,
     not_beaten,
     pareto,
@@ -139,6 +140,24 @@ def test_a_figure_of_a_timeline_has_a_panel_for_each_thing_known(timeline: Timel
     assert titles[0].startswith("step ")
     assert titles[1:] == ["memory: peak 1 MiB", "idle time by cause"]
     assert len(timeline_figure(replace(timeline, memory=())).axes) == 1
+
+
+def test_the_fullest_ranks_memory_is_drawn_by_term_up_to_what_it_holds(timeline: Timeline) -> None:
+    held = replace(timeline, memory=tuple(tuple((ns, 2**20 + size) for ns, size in row) for row in timeline.memory))
+    fullest = held.peak_memory_bytes.index(max(held.peak_memory_bytes))
+    terms: list[dict[str, int]] = [{}, {}]
+    terms[fullest] = {"parameters": 2**18, "gradients": 0, "master_weights": 3 * 2**18}
+    axes = timeline_figure(held, terms=terms).axes
+    assert axes[2].get_title(loc="left") == f"memory of rank {fullest} by term"
+    assert legend_of(axes[2]) == ["activations and messages", "master weights", "parameters"]
+    tops = [layer.get_paths()[0].get_extents().y1 for layer in axes[2].collections]
+    assert tops == pytest.approx([0.25, 1.0, max(held.peak_memory_bytes) / 2**20])
+
+
+def test_the_smallest_of_many_terms_are_drawn_as_one(timeline: Timeline) -> None:
+    ax = memory_by_term(one_axis(), timeline, 0, {f"term{i}": 100 - i for i in range(12)})
+    assert len(legend_of(ax)) == len(FILLS)
+    assert legend_of(ax)[1] == "other"
 
 
 def test_of_many_ranks_the_highest_and_lowest_stand_out() -> None:

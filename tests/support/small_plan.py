@@ -69,7 +69,7 @@ PLAN = Plan(
     runs_on=("executor",),
     training=Training("float32", "", "none"),
     assumptions=Assumptions("given", "executor", "none", "fp32", (("parameters", 4.0), ("gradients", 4.0)), "", ()),
-    rungs=(Rung("graph-pipeline", 124, 4e9 / 124, 25, ("executor",), "chosen", 4),),
+    rungs=(Rung("graph-pipeline", 124, 4e9 / 124, 25, ("executor",), "chosen", 4, fits="fits"),),
     provenance={"penstock": "0.1.0", "profile": "none", "seed": 0, "options": {}},
 )
 
