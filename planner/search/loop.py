@@ -20,15 +20,12 @@ from planner.search.proposers.balanced_sweep import FirstLook
 from planner.search.proposers.chain import Lines
 from planner.search.proposers.cpsat import CpSatProposer
 from planner.search.proposers.enumeration import EveryCut
-from planner.search.proposers.improvers import Graphs, LocalSearch, OtherSchedules, RandomChanges
-from planner.search.proposers.in_flight import MicrobatchesInFlight
 from planner.search.proposers.known_shapes import KnownShapes
 from planner.search.proposers.lowest_memory import LowestMemory
 from planner.search.proposers.provers import Bounds, ExactProof
 from planner.search.proposers.replicas_by_stage import ReplicasByStage
 from planner.search.proposers.sibling_families import OtherOptions
 from planner.search.proposers.split_backward import SplitBackward, SplitLocalSearch, SplitSiblings
-from planner.search.proposers.starts import Starts
 from planner.search.proposers.warm_start import WarmStart
 from planner.search.state.result import NO_BOUND, SearchBound, SearchOutcome
 from planner.search.subsolver import SearchState, Subsolver
@@ -42,9 +39,8 @@ MOST_WAIT_S = 0.2
 FIRST = (WarmStart, KnownShapes)
 """Subsolvers that are done before anything else."""
 PORTFOLIO = (
-    FirstLook, LowestMemory, SplitBackward, SplitSiblings, SplitLocalSearch, OtherSchedules, EveryCut, BriefAnnealing,
-    BriefSplitAnnealing, OtherOptions, Starts, RoundsOfAnnealing, Graphs, LocalSearch, Lines, ReplicasByStage,
-    CpSatProposer, MicrobatchesInFlight, RandomChanges, Bounds, ExactProof,
+    FirstLook, LowestMemory, SplitBackward, SplitSiblings, SplitLocalSearch, EveryCut, BriefAnnealing,
+    BriefSplitAnnealing, OtherOptions, RoundsOfAnnealing, Lines, ReplicasByStage, CpSatProposer, Bounds, ExactProof,
 )  # fmt: skip
 """Subsolvers that take turns after the first plans; of equal rates the first comes first."""
 

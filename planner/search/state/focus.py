@@ -74,11 +74,6 @@ class FamilySelector:
                 found.setdefault(family, each)
         return found
 
-    def near_best(self) -> list[tuple[Family, Evaluated]]:
-        """Return the families of `reached` and their best; while nothing fits those few that are least over."""
-        rows = list(self.best_by_family().items())
-        return rows if self._incumbent.best_fits else rows[:NUM_CAREFUL]
-
     def family_of(self, each: Evaluated) -> Family | None:
         """Return the family of a candidate whose stages its cuts placed."""
         return self._setting.family_of.get(each.candidate)
