@@ -20,6 +20,7 @@ from planner.search.proposers.balanced_sweep import FirstLook
 from planner.search.proposers.chain import Lines
 from planner.search.proposers.cpsat import CpSatProposer
 from planner.search.proposers.enumeration import EveryCut
+from planner.search.proposers.in_flight import MicrobatchesInFlight
 from planner.search.proposers.known_shapes import KnownShapes
 from planner.search.proposers.lowest_memory import LowestMemory
 from planner.search.proposers.provers import Bounds, ExactProof
@@ -40,7 +41,8 @@ FIRST = (WarmStart, KnownShapes)
 """Subsolvers that are done before anything else."""
 PORTFOLIO = (
     FirstLook, LowestMemory, SplitBackward, SplitSiblings, SplitLocalSearch, EveryCut, BriefAnnealing,
-    BriefSplitAnnealing, OtherOptions, RoundsOfAnnealing, Lines, ReplicasByStage, CpSatProposer, Bounds, ExactProof,
+    BriefSplitAnnealing, OtherOptions, RoundsOfAnnealing, Lines, ReplicasByStage, CpSatProposer, MicrobatchesInFlight,
+    Bounds, ExactProof,
 )  # fmt: skip
 """Subsolvers that take turns after the first plans; of equal rates the first comes first."""
 
