@@ -41,7 +41,7 @@ class Prior:
 
 PRIORS = {
     name: Prior(**row)
-    for name, row in tomllib.loads(Path(__file__).with_name("priors.toml").read_text(encoding="utf-8")).items()
+    for name, row in tomllib.loads((Path(__file__).parent / "state/priors.toml").read_text(encoding="utf-8")).items()
 }
 """That of each subsolver, by its name."""
 

@@ -104,10 +104,9 @@ class EventWiring:
         instead[self.event_of[self.pairs[each]]] = self.event_of[self.pairs[other]]
         return instead[events]
 
-    def compute_actions(self, *, overlap_reduce: bool) -> Ints:
+    def compute_actions(self) -> Ints:
         """Actions that are on a compute stream, in order."""
-        last = OPT if not overlap_reduce else REDUCE - 1
-        return np.flatnonzero((self.arrays.code <= last) | (self.arrays.code == OPT))
+        return np.flatnonzero((self.arrays.code < REDUCE) | (self.arrays.code == OPT))
 
     def action_rows(self, actions: Ints) -> Ints:
         """Row of each of some actions; I and B without the recompute where the orders hold an R."""

@@ -249,20 +249,9 @@ def test_a_scaled_profile_multiplies_a_time_by_the_ratio_of_the_estimates() -> N
     assert scaled.graph.fingerprint == profile.graph.fingerprint
 
 
-def test_a_profile_scaled_to_its_own_device_and_sizes_is_the_profile() -> None:
+def test_a_profile_scaled_to_its_own_device_is_the_profile() -> None:
     profile = measured()
     assert scale_profile(profile, A100) is profile
-
-
-def test_sizes_that_were_measured_keep_their_times_and_others_are_marked() -> None:
-    profile = measured()
-    largest = profile.microbatch_sizes[-1]
-    scaled = scale_profile(profile, A100, (*profile.microbatch_sizes, 4 * largest))
-    assert [t.forward_ns[:-1] for t in scaled.times] == [t.forward_ns for t in profile.times]
-    assert list(scaled.origin.estimated) == [
-        f"times at micro-batch size {4 * largest} are scaled from the nearest measured size"
-    ]
-    assert sum(t.forward_ns[-1] for t in scaled.times) >= sum(t.forward_ns[-2] for t in scaled.times)
 
 
 def test_a_profile_of_a_device_without_a_catalogue_id_is_not_scaled() -> None:

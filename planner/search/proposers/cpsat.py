@@ -52,7 +52,7 @@ class CpSatProposer(Subsolver):
         return [family for family in exact if fixed in (None, prepared.cuts(family).num_places)]
 
     def _solve(self, family: Family, work: float) -> None:
-        """Let CP-SAT cut one family within so many of its deterministic seconds."""
+        """Let CP-SAT cut one family; `work` is in its deterministic seconds."""
         state, bounds = self.state, self.state.bounds
         cuts, request = state.prepared.cuts(family), self._request(family, work)
         tried: list[Evaluated] = []

@@ -20,9 +20,12 @@ class Bounds(Subsolver):
         while not bounds.seen_all:
             bounds.take_unseen(self.slice)
             yield
-        bounds.settle(self.slice)
-        yield
-        bounds.settle_split(self.slice)
+        for settle in (bounds.settle, bounds.settle_split):
+            settle(self.slice)
+            while self.slice.expired:  # it goes on in the next turn
+                yield
+                settle(self.slice)
+            yield
 
 
 class ExactProof(Bounds):

@@ -54,7 +54,7 @@ def state() -> SearchState:
 
 
 def turns(state: SearchState, rows: list[tuple[type[Subsolver], Prior]], most_s: float = LONG_S) -> Scheduler:
-    """Give turns until nothing is left, or for so many counted seconds."""
+    """Give turns until nothing is left, or for some counted seconds."""
     scheduler = Scheduler(state, rows, lambda: None, most_s)
     scheduler.run(Deadline(LONG_S))
     return scheduler
