@@ -4,11 +4,11 @@
 
 Each row is one problem under counted work (`planner.search.turns`), so that it is the same on any machine: the best
 step with all subsolvers of `planner.search.loop.PORTFOLIO`, what each brought, in how many pieces and CPU seconds, and
-the best step without it. With ``--whole`` none is left out. The summary gives the priors that the table of the search
-holds (mean gain as a logarithm, CPU seconds up to the last gain, and of one piece) and what a search without each part
-loses, in the mean and at most. Rows are kept at once, and problems in the file already are not asked again. Exit 1
-where a part earns below 0.1 % in the mean and below 1 % on every problem. Leaves out first plans and proofs, which
-nothing is tried without.
+the best step without it. With ``--whole`` none is left out. The summary gives the priors of `priors.toml`
+(mean gain as a logarithm, CPU seconds up to the last gain, and of one piece) and what a search without each part loses,
+in the mean and at most. Rows are kept at once, and problems in the file are not asked again. Exit 1 where a part
+earns below 0.1 % in the mean and below 1 % on every problem. Leaves out first plans and proofs, which nothing is tried
+without.
 """
 
 import argparse
@@ -111,8 +111,8 @@ QUESTIONS = (
 
 def answer(problem: Problem, without: str, work_s: float) -> tuple[int, list[TurnRecord]]:
     """Return the best step without a subsolver, ns (0 where nothing fits), and what the others brought."""
-    rows = tuple(row for row in PORTFOLIO if row[0].name != without)
-    search = PortfolioSearch(problem, None, rows, work_s)
+    table = tuple(solver for solver in PORTFOLIO if solver.name != without)
+    search = PortfolioSearch(problem, None, table, work_s)
     outcome = search.run()
     best = outcome.pool.best
     return best.step_time_ns if best.fits else 0, search.turns
@@ -122,7 +122,7 @@ def row(question: Question, work_s: float, *, whole: bool) -> dict[str, Any]:
     """Return one problem's row."""
     problem, begin = question.problem(), time.perf_counter()
     best_ns, turns = answer(problem, "", work_s)
-    names = {solver.name for solver, _ in PORTFOLIO}
+    names = {solver.name for solver in PORTFOLIO}
     brought = {
         each.solver.name: {
             "gain": each.gain, "pieces": each.pieces, "cpu_s": each.spent_s, "until_s": each.spent_until_gain_s,
@@ -175,7 +175,7 @@ def summary(found: Sequence[Mapping[str, Any]]) -> int:
     print(
         f"{'part':28s} {'gain':>8s} {'until s':>8s} {'piece s':>8s} {'CPU s':>7s}   lost without: mean, most (per cent)"
     )
-    for solver, _ in PORTFOLIO:
+    for solver in PORTFOLIO:
         rows = [each["brought"][solver.name] for each in found if solver.name in each["brought"]]
         pieces, spent_s = sum(each["pieces"] for each in rows), sum(each["cpu_s"] for each in rows)
         gain = sum(each["gain"] for each in rows) / len(found)

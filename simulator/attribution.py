@@ -119,7 +119,7 @@ def predicted_parts(timeline: Timeline, calls: Calls = NO_CALLS) -> tuple[Parts,
     """Return how each rank spends a predicted step."""
     first, last = _ends(timeline.spans)
     rows = []
-    for own in _by_rank(timeline):
+    for own in timeline.spans_by_rank:
         compute = sorted(_intervals(own, "compute"))
         under_way = [_awaited(span, compute) for span in own if span.stream == "receive"]
         busy, communication, waiting = _lengths((compute, _intervals(own, "collective") + under_way), first, last)
@@ -133,7 +133,7 @@ def measured_parts(timeline: Timeline) -> tuple[Parts, ...]:
     first, last = _ends(timeline.spans)
     sent = {receive_of(span.action): span.start_ns for span in timeline.spans if span.action.kind in SENDS}
     rows = []
-    for own in _by_rank(timeline):
+    for own in timeline.spans_by_rank:
         started, ended = _ends(own) if own else (last, last)
         waits = _waits(own, sent)
         calls = _intervals(own, "send") + _intervals(own, "collective")
@@ -196,7 +196,7 @@ def _caller(message: Action, known: Container[tuple[int, Kind]]) -> tuple[int, K
 def _totals(timeline: Timeline) -> dict[tuple[int, Kind], tuple[int, int]]:
     """Return number and ns of the actions of each stage and kind, without sums of gradients inside an OPT."""
     found: dict[tuple[int, Kind], tuple[int, int]] = {}
-    for own in _by_rank(timeline):
+    for own in timeline.spans_by_rank:
         sums = _intervals(own, "collective")
         for span in own:
             if _stream(span) == "compute":
@@ -210,13 +210,6 @@ def _totals(timeline: Timeline) -> dict[tuple[int, Kind], tuple[int, int]]:
 
 def _within(interval: Interval, span: Span) -> bool:
     return span.start_ns <= interval[0] and interval[1] <= span.end_ns
-
-
-def _by_rank(timeline: Timeline) -> list[list[Span]]:
-    rows: list[list[Span]] = [[] for _ in range(timeline.num_ranks)]
-    for span in timeline.spans:
-        rows[span.rank].append(span)
-    return rows
 
 
 def _intervals(spans: Sequence[Span], stream: str) -> list[Interval]:

@@ -70,13 +70,23 @@ class Timeline:
             return 0
         return max(s.end_ns for s in self.spans) - min(s.start_ns for s in self.spans)
 
+    @property
+    def end_ns(self) -> int:
+        """Last end over all ranks; 1 where there is none, for whoever draws to that width."""
+        return max((span.end_ns for span in self.spans), default=1)
+
+    @cached_property
+    def spans_by_rank(self) -> tuple[tuple[Span, ...], ...]:
+        """All spans of each rank, in their order."""
+        rows: list[list[Span]] = [[] for _ in range(self.num_ranks)]
+        for span in self.spans:
+            rows[span.rank].append(span)
+        return tuple(map(tuple, rows))
+
     @cached_property
     def compute_spans(self) -> tuple[tuple[Span, ...], ...]:
         """F, B, I, W and R of each rank, by start."""
-        rows: list[list[Span]] = [[] for _ in range(self.num_ranks)]
-        for span in self.spans:
-            if span.action.kind in COMPUTE:
-                rows[span.rank].append(span)
+        rows = ((span for span in row if span.action.kind in COMPUTE) for row in self.spans_by_rank)
         return tuple(tuple(sorted(row, key=lambda s: s.start_ns)) for row in rows)
 
     @cached_property

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from costmodel.errors import InvalidInput, ReadableButWrong, UsageError
-from costmodel.files import check_regular, write_text
+from costmodel.files import check_regular
 from simulator.actions import COMPUTE, Action, Kind, pair_text
 from simulator.schedule import Schedule, StageEdge, StageGraph
 from simulator.validation import validate_schedule
@@ -25,19 +25,14 @@ _CELL = re.compile(r"(\d{1,9})([FBIW])(\d{1,9})")
 _PAIR = re.compile(r"\((\d+F\d+);(\d+B\d+)\)OVERLAP_F_B")
 
 
-def write_torch_csv(path: str | Path, schedule: Schedule) -> None:
-    """Write a schedule for torch, atomically.
+def torch_csv(schedule: Schedule) -> str:
+    """Return the CSV of a schedule for torch.
 
     Raises
     ------
     UsageError
         When the schedule has what the format cannot say.
     """
-    write_text(path, torch_csv(schedule))
-
-
-def torch_csv(schedule: Schedule) -> str:
-    """Return the CSV of a schedule; raises as `write_torch_csv` does."""
     beyond = next(_beyond_the_format(schedule), None)
     if beyond:
         raise UsageError(
@@ -79,7 +74,7 @@ def _beyond_the_format(schedule: Schedule) -> Iterator[str]:
 
 
 def read_torch_csv(path: str | Path) -> Schedule:
-    """Read a schedule that torch (or `write_torch_csv`) wrote.
+    """Read a schedule that torch wrote, or `torch_csv` gave.
 
     Raises
     ------

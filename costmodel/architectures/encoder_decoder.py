@@ -19,7 +19,7 @@ def t5(builder: LayerOperators, config: Config, tokens: int) -> None:
     num_layers = config.optional("num_decoder_layers") or config.integer("num_layers")
     decoded = _stack(builder, config, "decoder", num_layers, tokens, encoded)
     tied = SHARED if config.flag("tie_word_embeddings") else ""
-    builder.head_and_loss(decoded, "lm_head", config.integer("vocab_size"), tied)
+    builder.head_and_loss(decoded, config.integer("vocab_size"), tied)
 
 
 def _stack(

@@ -11,13 +11,11 @@ from costmodel.architectures.shapes import Experts
 from costmodel.model.work import Work
 
 
-def gated_feed_forward(
-    builder: LayerOperators, path: str, x: Value, width: int, bias: bool = False, activation: str = "silu"
-) -> Value:
+def gated_feed_forward(builder: LayerOperators, path: str, x: Value, width: int, bias: bool = False) -> Value:
     """Add gate, up, activation and down."""
     gate = builder.linear(join(path, "gate_proj"), x, width, "column", bias=bias)
     up = builder.linear(join(path, "up_proj"), x, width, "column", bias=bias)
-    inner = builder.gated(join(path, "act_fn"), activation, gate, up)
+    inner = builder.gated(join(path, "act_fn"), "silu", gate, up)
     return builder.linear(join(path, "down_proj"), inner, x.width, "row", bias=bias)
 
 

@@ -23,7 +23,7 @@ def gpt2(builder: LayerOperators, config: Config, tokens: int) -> None:
         x = _gpt2_layer(builder, config, f"transformer.h.{i}", x)
     x = builder.norm("transformer.ln_f", x, bias=True)
     tied = "transformer.wte.weight" if config.flag("tie_word_embeddings") else ""
-    builder.head_and_loss(x, "lm_head", vocabulary, tied)
+    builder.head_and_loss(x, vocabulary, tied)
 
 
 def gpt_neox(builder: LayerOperators, config: Config, tokens: int) -> None:
@@ -35,7 +35,7 @@ def gpt_neox(builder: LayerOperators, config: Config, tokens: int) -> None:
         x = _neox_layer(builder, config, f"gpt_neox.layers.{i}", x)
     x = builder.norm("gpt_neox.final_layer_norm", x, bias=True)
     tied = "gpt_neox.embed_in.weight" if config.flag("tie_word_embeddings") else ""
-    builder.head_and_loss(x, "lm_head", vocabulary, tied)
+    builder.head_and_loss(x, vocabulary, tied)
 
 
 def _gpt2_layer(builder: LayerOperators, config: Config, path: str, x: Value) -> Value:

@@ -138,9 +138,9 @@ class LayerOperators(GraphBuilder):
         self.operators[-1] = replace(last, saved=(*last.saved, out.saved))
         return out
 
-    def head_and_loss(self, x: Value, module: str, vocabulary: int, tied: str = "", bias: bool = False) -> Value:
+    def head_and_loss(self, x: Value, vocabulary: int, tied: str = "") -> Value:
         """Multiply by the (perhaps tied) vocabulary and take the cross-entropy."""
-        logits = self.linear(module, x, vocabulary, "column", tied=tied, bias=bias)
+        logits = self.linear("lm_head", x, vocabulary, "column", tied=tied)
         return self.cross_entropy([logits])
 
     def cross_entropy(self, logits: Sequence[Value], split: str = "inner") -> Value:

@@ -17,11 +17,6 @@ from costmodel.machines.link_fit import fit_ranges
 from costmodel.machines.links import LinkClass, Links
 
 
-def read_nccl_tests(paths: Sequence[str | Path]) -> Links:
-    """Read the output of one or several programs on the same ranks; see `read_nccl_runs`."""
-    return links_of(read_nccl_runs(paths))
-
-
 def read_nccl_runs(paths: Sequence[str | Path]) -> list[NcclRun]:
     """Read the runs of some files, one a kind of transfers.
 

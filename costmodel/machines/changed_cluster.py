@@ -18,7 +18,7 @@ from costmodel.machines.links import LinkClass, Links
 New = Callable[[Fraction], Fraction]
 """From what a value was to what it is."""
 
-BANDWIDTH, LATENCY, SHARED = LINK_PARTS = ("bandwidth", "latency", "shared")
+BANDWIDTH, LATENCY, SHARED = ("bandwidth", "latency", "shared")
 
 
 def with_link(cluster: Cluster, name: str, part: str, new: New) -> Cluster:

@@ -1,4 +1,4 @@
-"""A measured profile on another device, or at other micro-batch sizes, as an estimate.
+"""A measured profile on another device, as an estimate.
 
 Each time is multiplied by the ratio of its roofline estimates, so that what the estimate gets wrong on both devices
 cancels out; where host and device were told apart this holds for the kernels, and the host takes as long. Operators
@@ -12,7 +12,7 @@ from operator import itemgetter
 
 from costmodel.errors import InvalidInput, UsageError
 from costmodel.machines.catalogue import CatalogueDevice, device
-from costmodel.model.graph import Operator, OperatorGraph
+from costmodel.model.graph import Operator
 from costmodel.model.launches import Composed, Launches, Times, kernel_ratios
 from costmodel.model.profile import DTYPES, Device, OperatorTimes, Profile
 from costmodel.model.whole_model import WholeModelMeasurements
@@ -23,17 +23,15 @@ from costmodel.roofline.rates import ELEMENT_BYTES, rates_of
 PARTS = ("forward", "backward_input", "backward_weight")
 
 
-def scale_profile(profile: Profile, device_id: str, microbatch_sizes: Sequence[int] = ()) -> Profile:
-    """Return the profile as it would be on another device, at its own or at other micro-batch sizes.
+def scale_profile(profile: Profile, device_id: str) -> Profile:
+    """Return the profile as it would be on another device.
 
     Parameters
     ----------
     profile : Profile
         Whose device has a catalogue id.
     device_id : str
-        Catalogue id of the device asked for; the profile's own to change the sizes alone.
-    microbatch_sizes : sequence of int
-        The profile's own by default.
+        Catalogue id of the device asked for.
 
     Returns
     -------
@@ -52,12 +50,9 @@ def scale_profile(profile: Profile, device_id: str, microbatch_sizes: Sequence[i
             f"the profile's device {profile.device.name!r} has no catalogue id, so its times cannot be scaled to "
             f"{device_id}; write the id into the profile's device.catalogue, or profile the model there"
         )
-    sizes = tuple(sorted(set(microbatch_sizes))) or profile.microbatch_sizes
-    if device_id == profile.device.catalogue and sizes == profile.microbatch_sizes:
+    if device_id == profile.device.catalogue:
         return profile
-    if sizes[0] < 1:
-        raise UsageError(f"micro-batch size {sizes[0]}; the least is 1")
-    return _scaled(profile, _Scaling(device(profile.device.catalogue), device(device_id), _precision(profile)), sizes)
+    return _scaled(profile, _Scaling(device(profile.device.catalogue), device(device_id), _precision(profile)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +63,9 @@ class _Scaling:
     target: CatalogueDevice
     precision: str
 
-    def ratio(self, operator: Operator, part: str, measured: int, size: int, sample_bytes: float) -> float:
-        """Return time at `size` on the target / time at the `measured` size on the source."""
-        before = self._model_ns(self.source, operator, part, measured, sample_bytes)
+    def ratio(self, operator: Operator, part: str, size: int, sample_bytes: float) -> float:
+        """Return time on the target / time on the source."""
+        before = self._model_ns(self.source, operator, part, size, sample_bytes)
         return self._model_ns(self.target, operator, part, size, sample_bytes) / before
 
     def bandwidth_ratio(self) -> float:
@@ -93,82 +88,50 @@ def _precision(profile: Profile) -> str:
     return profile.precision
 
 
-def _scaled(profile: Profile, scaling: _Scaling, sizes: tuple[int, ...]) -> Profile:
-    graph, measured = profile.graph, profile.microbatch_sizes
-    operators = tuple(replace(o, output_bytes=_bytes(o.output_bytes, measured, sizes)) for o in graph.operators)
-    tensors = tuple(replace(t, size_bytes=_bytes(t.size_bytes, measured, sizes)) for t in graph.tensors)
-    times = tuple(
-        _times(operator, row, scaling, measured, sizes)
-        for operator, row in zip(graph.operators, profile.times, strict=True)
+def _scaled(profile: Profile, scaling: _Scaling) -> Profile:
+    target, ratio = scaling.target, scaling.bandwidth_ratio()
+    rows = zip(profile.graph.operators, profile.times, strict=True)
+    times = _launched(
+        profile, tuple(_times(operator, row, scaling, profile.microbatch_sizes) for operator, row in rows)
     )
-    times = _launched(profile, times, sizes)
-    moved = scaling.source.id != scaling.target.id
-    target = scaling.target
-    ratio = scaling.bandwidth_ratio()
     added = {name: round(value * ratio) for name, value in profile.accumulate_of.items()}
-    whole = _whole(profile, times, ratio, sizes)
-    kind = Device(profile.device.type, target.name, target.memory_bytes, target.id) if moved else profile.device
+    whole = _whole(profile, times, ratio)
+    reason = f"times measured on {scaling.source.id} are scaled to {target.id} by their roofline estimates"
     return replace(
         profile,
-        graph=OperatorGraph(graph.name, operators, tensors, graph.parameters),
-        device=kind,
-        microbatch_sizes=sizes,
+        device=Device(profile.device.type, target.name, target.memory_bytes, target.id),
         times=times,
         whole=replace(whole, accumulate_ns=sum(added.values())) if added else whole,
         accumulate_of=added,
-        links=None if moved else profile.links,
-        origin=replace(profile.origin, estimated=(*profile.origin.estimated, *_reasons(profile, scaling, sizes))),
+        links=None,
+        origin=replace(profile.origin, estimated=(*profile.origin.estimated, reason)),
     )
 
 
-def _reasons(profile: Profile, scaling: _Scaling, sizes: tuple[int, ...]) -> list[str]:
-    reasons = []
-    if scaling.source.id != scaling.target.id:
-        reasons.append(
-            f"times measured on {scaling.source.id} are scaled to {scaling.target.id} by their roofline estimates"
-        )
-    unmeasured = [str(size) for size in sizes if size not in profile.microbatch_sizes]
-    if unmeasured:
-        reasons.append(f"times at micro-batch size {', '.join(unmeasured)} are scaled from the nearest measured size")
-    return reasons
-
-
-def _times(
-    operator: Operator, times: OperatorTimes, scaling: _Scaling, measured: tuple[int, ...], sizes: tuple[int, ...]
-) -> OperatorTimes:
-    nearest = _nearest(measured, sizes)
+def _times(operator: Operator, times: OperatorTimes, scaling: _Scaling, sizes: tuple[int, ...]) -> OperatorTimes:
     forward, backward_input, backward_weight = (
         tuple(
-            round(known[i] * scaling.ratio(operator, part, measured[i], size, operator.output_bytes[i] / measured[i]))
-            for i, size in zip(nearest, sizes, strict=True)
+            round(time_ns * scaling.ratio(operator, part, size, size_bytes / size))
+            for time_ns, size, size_bytes in zip(known, sizes, operator.output_bytes, strict=True)
         )
         for part, known in zip(
             PARTS, (times.forward_ns, times.backward_input_ns, times.backward_weight_ns), strict=True
         )
     )
-    spread = tuple(times.spread[i] for i in nearest)
-    working = tuple(
-        times.working_bytes[i] * size // measured[i]
-        for i, size in zip(nearest, sizes, strict=True)
-        if times.working_bytes
+    return replace(
+        times, forward_ns=forward, backward_input_ns=backward_input, backward_weight_ns=backward_weight, launches=None
     )
-    return OperatorTimes(forward, backward_input, backward_weight, spread, working_bytes=working)
 
 
-def _nearest(measured: Sequence[int], sizes: Sequence[int]) -> list[int]:
-    """Return the place of the measured size nearest to each."""
-    return [min(range(len(measured)), key=lambda i: abs(measured[i] - size)) for size in sizes]
-
-
-def _launched(profile: Profile, scaled: tuple[OperatorTimes, ...], sizes: Sequence[int]) -> tuple[OperatorTimes, ...]:
+def _launched(profile: Profile, scaled: tuple[OperatorTimes, ...]) -> tuple[OperatorTimes, ...]:
     """Return scaled times that hold for kernels alone put together with what the host takes, where that is known."""
     launches = [row.launches for row in profile.times if row.launches]
     if not launches or len(launches) < len(scaled):
         return scaled
-    nearest = _nearest(profile.microbatch_sizes, sizes)
-    columns = [_at_size(profile.times, launches, i, [_at(row, k) for row in scaled]) for k, i in enumerate(nearest)]
+    places = range(len(profile.microbatch_sizes))
+    columns = [_at_size(profile.times, launches, i, [_at(row, i) for row in scaled]) for i in places]
     return tuple(
-        _with_kernels(row, own.pick(nearest), column)
+        _with_kernels(row, own, column)
         for row, own, column in zip(scaled, launches, zip(*columns, strict=True), strict=True)
     )
 
@@ -198,38 +161,23 @@ def _with_kernels(
     return replace(scaled, forward_ns=forward, backward_input_ns=inputs, backward_weight_ns=weights, launches=kept)
 
 
-def _whole(
-    profile: Profile, times: Sequence[OperatorTimes], bandwidth_ratio: float, sizes: tuple[int, ...]
-) -> WholeModelMeasurements:
+def _whole(profile: Profile, times: Sequence[OperatorTimes], bandwidth_ratio: float) -> WholeModelMeasurements:
     """Scale the whole step as the sum of its operators, the rest as work that moves memory; keep the split's ratios."""
     before = [sum(column) for column in zip(*map(_sums, profile.times), strict=True)]
     after = [sum(column) for column in zip(*map(_sums, times), strict=True)]
-    whole, nearest = profile.whole, _nearest(profile.microbatch_sizes, sizes)
-    return WholeModelMeasurements(
+    whole = profile.whole
+    return replace(
+        whole,
         step_ns=tuple(
-            round(whole.step_ns[i] * after[k] / before[i]) if before[i] else whole.step_ns[i]
-            for k, i in enumerate(nearest)
+            round(step_ns * new / old) if old else step_ns
+            for step_ns, old, new in zip(whole.step_ns, before, after, strict=True)
         ),
         loss_ns=round(whole.loss_ns * bandwidth_ratio),
         accumulate_ns=round(whole.accumulate_ns * bandwidth_ratio),
         optimizer_ns=round(whole.optimizer_ns * bandwidth_ratio),
-        split=tuple(whole.split[i] for i in nearest) if whole.split else (),
     )
 
 
 def _sums(times: OperatorTimes) -> tuple[int, ...]:
     rows = zip(times.forward_ns, times.backward_input_ns, times.backward_weight_ns, strict=True)
     return tuple(map(sum, rows))
-
-
-def _bytes(values: Sequence[int], measured: Sequence[int], sizes: Sequence[int]) -> tuple[int, ...]:
-    """Return bytes at these sizes: linear through the nearest two measured ones."""
-    found = []
-    for size in sizes:
-        right = next((i for i, known in enumerate(measured) if known >= size and i), len(measured) - 1)
-        if right == 0:
-            found.append(round(values[0] * size / measured[0]))
-            continue
-        slope = (values[right] - values[right - 1]) / (measured[right] - measured[right - 1])
-        found.append(max(0, round(values[right] + slope * (size - measured[right]))))
-    return tuple(found)

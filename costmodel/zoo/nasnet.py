@@ -90,8 +90,9 @@ class _Cells:
         return self.join([second, third, fourth, fifth])
 
 
-def nasnet(num_cells: int = 6, channels: int = 168, side: int = 165) -> Profile:
-    """Return a profile of NASNet-A's shape (6 @ 4032 by default): 22 cells."""
+def nasnet() -> Profile:
+    """Return a profile of the shape of NASNet-A (6 @ 4032): 22 cells."""
+    num_cells, channels, side = 6, 168, 165
     builder = ProfileBuilder("nasnet", Random(0))  # noqa: S311 - no secrets here
     cells = _Cells(builder)
     before = now = cells.op("pointwise", (), side, 96, 27)

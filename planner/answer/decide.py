@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from costmodel.errors import NoPlanFits, UsageError
-from costmodel.stages.strategies.model import NEVER
+from costmodel.stages.strategies.amounts import NEVER
 from planner.answer.feasibility_fixes import feasibility_fixes
 from planner.answer.infeasible import infeasible_error, nothing_found
 from planner.answer.ladder import ladder

@@ -14,14 +14,14 @@ from costmodel.stages.config import StageConfig
 from planner.plan import Plan
 from planner.question.effort import Effort
 from planner.question.problem import AUTO, Problem
-from planner.search.budget import Deadline
+from planner.search.budget import FIXES_S, Deadline
 from planner.search.proposers.lowest_memory import lowest_memory_candidates
 from planner.search.space.dropped import Dropped
 from planner.search.space.family import Family
 from planner.search.state.prepared import PreparedProblem
 
-SECONDS, PLAN_SECONDS, MOST_SECONDS = 1.0, 2.0, 9.0
-"""Looking for the least memory, planning again, and the time after which nothing more is tried without a clock."""
+SECONDS, PLAN_SECONDS = 1.0, 2.0
+"""Looking for the least memory, and planning again."""
 LEAST_SECONDS = 0.5
 """Seconds for feasibility fixes, however little time is left, unless the search overran its limit by as much."""
 MOST_TIMES = 16
@@ -43,11 +43,11 @@ def feasibility_fixes(problem: Problem, try_plan: TryPlan, whole: Deadline | Non
     try_plan : function
         Plans a changed problem.
     whole : Deadline, optional
-        The deadline of the command; `MOST_SECONDS` where it has none.
+        The deadline of the command; `FIXES_S` where it has none.
     """
     if whole and whole.passed_s > LEAST_SECONDS:
         return UNTRIED
-    limits = Deadline(max(LEAST_SECONDS, whole.remaining_s) if whole else MOST_SECONDS)
+    limits = Deadline(max(LEAST_SECONDS, whole.remaining_s) if whole else FIXES_S)
 
     dropped = Dropped()
 

@@ -21,6 +21,7 @@ from planner.candidate.upper_memory import upper_bytes
 from planner.graph.names import stage_names
 from planner.plan import Batch, Plan, PlanEdge, PlanStage, Prediction, SearchResult, Training
 from planner.plan.lockstep import spread
+from planner.question.assumptions import assumptions, step_interval
 from planner.question.problem import Problem
 from planner.question.same_model import sample_of
 from planner.question.targets import runs_on
@@ -101,7 +102,7 @@ def make(
             problem.profile.origin.autocast,
             problem.optimizer,
         ),
-        assumptions=problem.assumptions(size),
+        assumptions=assumptions(problem, size),
         provenance=provenance(problem, size),
         schedule_options={"in_flight": list(candidate.in_flight)} if candidate.in_flight else {},
         extra={"choice": reason, "sample": sample_of(graph)},
@@ -159,7 +160,7 @@ def expected_ns(problem: Problem, step_ns: int) -> tuple[int, int] | None:
 
     No step is faster than its products at the devices' peak, whatever the constants: there an interval is cut.
     """
-    wide = problem.step_interval
+    wide = step_interval(problem)
     if wide is None:
         return None
     return max(math.floor(step_ns * wide[0]), min(step_ns, at_peak_ns(problem))), math.ceil(step_ns * wide[1])

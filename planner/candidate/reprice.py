@@ -15,6 +15,7 @@ from planner.candidate.order import in_split_form
 from planner.plan import Plan, Prediction, SearchResult
 from planner.plan.lockstep import spread
 from planner.plan.replay import replay
+from planner.question.assumptions import assumptions
 from planner.question.problem import Problem
 from planner.question.reask import as_it_is
 from simulator.actions import Kind, parse_action
@@ -57,7 +58,7 @@ def calibrated(plan: Plan, profiles: Sequence[Profile], calibration: Calibration
     found = _priced(plan, problem)
     timeline = replay(found)
     step_ns = timeline.step_time_ns
-    assumed = replace(plan.assumptions, calibration=problem.assumptions(plan.batch.microbatch_size).calibration)
+    assumed = replace(plan.assumptions, calibration=assumptions(problem, plan.batch.microbatch_size).calibration)
     return replace(
         found,
         prediction=Prediction(

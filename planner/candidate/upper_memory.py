@@ -11,29 +11,8 @@ from costmodel.stages.strategies import MemoryTerms
 from costmodel.stages.strategies.memory import COMMUNICATOR_BYTES, KINDS, MESSAGES_BYTES, UNSEEN
 from planner.candidate.candidate import Candidate
 from planner.candidate.evaluate import Evaluator, Run
-from planner.candidate.fit import excess_bytes
 from planner.candidate.price import compact
 from simulator.actions import Action
-
-
-def upper_excess_bytes(evaluator: Evaluator, candidate: Candidate) -> int:
-    """Return by how much the upper bound of the worst rank is over what that may hold; 0 where all are within.
-
-    Simulates as few micro-batches as tell the step, and again nothing where that was done before.
-
-    Parameters
-    ----------
-    evaluator : Evaluator
-        Of the candidate's micro-batch size.
-    candidate : Candidate
-
-    Raises
-    ------
-    UsageError, NoPlanFits
-        When it cannot be priced or ordered (`Evaluator.evaluate`).
-    """
-    run = evaluator.shortest(candidate)
-    return excess_bytes(upper_bytes(evaluator, candidate, run), evaluator.limits(run))
 
 
 def upper_bytes(evaluator: Evaluator, candidate: Candidate, run: Run, kind: str = "device") -> list[int]:

@@ -20,11 +20,11 @@ def plan_schedule(plan: Plan) -> Schedule:
     return Schedule(plan.schedule, stage_graph(plan.costs()), plan.batch.num_microbatches, orders)
 
 
-def replay(plan: Plan, p2p: str = "latency", optimizer_mode: str = "independent") -> Timeline:
+def replay(plan: Plan, p2p: str = "latency") -> Timeline:
     """Simulate a plan's own orders and costs, with the speeds of its ranks."""
     from simulator.engine import simulate  # numpy only where it is used
 
-    return simulate(plan_schedule(plan), plan.costs(), p2p=p2p, optimizer_mode=optimizer_mode, speeds=plan.speeds)
+    return simulate(plan_schedule(plan), plan.costs(), p2p=p2p, speeds=plan.speeds)
 
 
 def depth(plan: Plan) -> int:

@@ -8,10 +8,10 @@ are found (`planner.search`) and what a stage costs (`costmodel.stages`).
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from math import isqrt, prod
+from math import isqrt
 
 from costmodel.architectures.estimate import estimated_again
-from costmodel.calibration import DENSE, ROUTED, Calibration, around, published
+from costmodel.calibration import Calibration, published
 from costmodel.errors import InvalidInput, UsageError
 from costmodel.machines.cluster import Cluster, uniform_cluster
 from costmodel.machines.cluster_parts import DeviceType
@@ -21,9 +21,9 @@ from costmodel.model.profile import DTYPES, Profile
 from costmodel.roofline import OPTIMIZERS, scale_profile
 from costmodel.stages.measured_operators import MeasuredOperators
 from costmodel.stages.strategies import EXECUTOR, StrategyModel, TrainingJob
-from costmodel.stages.strategies.trainers import MEGATRON, habits_of
+from costmodel.stages.strategies.trainers import MEGATRON
 from costmodel.stages.strategies.training import PRECISIONS
-from planner.plan import Assumptions, Plan
+from planner.plan import Plan
 from planner.question.effort import Effort, check_reach
 from planner.question.pins import Pins
 from planner.question.space import Space
@@ -328,62 +328,6 @@ class Problem:
     def _scaled_profiles(self) -> dict[str, Profile]:
         return {}
 
-    def estimated(self, microbatch_size: int) -> tuple[str, ...]:
-        """Return why times at this micro-batch size are estimates; nothing where all were measured."""
-        reasons: list[str] = []
-        for name in dict.fromkeys(self.device_names):
-            device = next(d for d in self.machines.devices if d.name == name)
-            reasons += self.profile_on(device).origin.estimated
-        sizes = self.profile.microbatch_sizes
-        if not sizes[0] <= microbatch_size <= sizes[-1]:
-            reasons.append(
-                f"times at micro-batch size {microbatch_size} are continued from the measured sizes {sizes[0]} to "
-                f"{sizes[-1]}"
-            )
-        if self.links_from == "typical":
-            reasons.append("the links are those of a typical host with this device")
-        if self.links_from == "free":
-            reasons.append("messages are free: no links were measured or given")
-        return tuple(dict.fromkeys(reasons))
-
-    def assumptions(self, microbatch_size: int) -> Assumptions:
-        """Return what the prices of a plan rest on."""
-        profiles = (self.profile, *self.other_profiles)
-        training, profiled = self.training, _profiled_width(self.profile)
-        width = training.width(profiled)
-        sizes = {
-            "parameters": width,
-            "gradients": training.gradient_width(profiled),
-            "optimizer": training.state_width(profiled),
-            "master_weights": training.master_width,
-        }
-        return Assumptions(
-            self.links_from,
-            self.trainer_name,
-            self.optimizer,
-            self.precision_name or self.profiled_precision,
-            tuple((name, float(size)) for name, size in sizes.items()),
-            "+".join(filter(None, (*(p.origin.calibration for p in profiles), self.calibration.digest))),
-            self.estimated(microbatch_size),
-            () if self.trainer_name == EXECUTOR else habits_of(self.trainer_name).but(self.habits).words(),
-        )
-
-    @cached_property
-    def step_interval(self) -> tuple[float, float] | None:
-        """Between which multiples of a promised step four of five measured ones lie; None of measured operators.
-
-        A user's own constants tell it by the error that their fit had on jobs that it was without.
-        """
-        devices = [device for device in self.machines.devices if device.name in self.device_names]
-        if not all(ROOFLINE in self.profile_on(device).origin.estimated for device in devices):
-            return None
-        named = [device.catalogue for device in devices]
-        error = self.calibration.step_error(named, self.precision_name, self.trainer_name)
-        if error is not None:
-            return around(error)
-        routes = any(operator.work and operator.work.experts for operator in self.profile.graph.operators)
-        return self.calibration.step_interval(named, self.trainer_name, ROUTED if routes else DENSE)
-
     def measured(self, microbatch_size: int) -> MeasuredOperators:
         """Return the first profile's operators at one micro-batch size."""
         used = set(self.device_names)
@@ -401,11 +345,6 @@ class Problem:
     @cached_property
     def _models(self) -> dict[tuple[str, int], StrategyModel]:
         return {}
-
-
-def _profiled_width(profile: Profile) -> int:
-    """Bytes of a value of the profile's parameters."""
-    return max((p.size_bytes // max(1, prod(p.shape)) for p in profile.graph.parameters), default=4)
 
 
 @lru_cache(maxsize=1024)

@@ -14,6 +14,7 @@ from costmodel.machines.cluster import Cluster
 from costmodel.model.profile import Profile
 from planner.plan import Plan
 from planner.plan.provenance import margin_of, memory_limit_of, number_of, options_of
+from planner.question.assumptions import assumptions
 from planner.question.effort import Effort
 from planner.question.pins import Pins
 from planner.question.problem import AUTO, Problem
@@ -91,7 +92,7 @@ def _in_its_precision(problem: Problem, plan: Plan) -> Problem:
     """Return the problem in a plan's precision, which may be the profile's own, or asked for and priced otherwise."""
     named = replace(problem, precision=plan.assumptions.precision)
     sizes = plan.assumptions.bytes_per_parameter
-    own = problem.assumptions(plan.batch.microbatch_size)
+    own = assumptions(problem, plan.batch.microbatch_size)
     alike = (own.precision, own.bytes_per_parameter) == (plan.assumptions.precision, sizes)
     return problem if alike or not plan.assumptions.precision else named
 

@@ -3,8 +3,9 @@
 Work limits decide what is found, so that the same inputs and seed give the same plan; the clock only ends what takes
 longer than the user wants to wait, and the result then says so. A plan is lowered, checked and written action by
 action, which may take longer than its search: one that could no longer be written within the time limit is not taken,
-and the search ends early enough for its best; while nothing fits, early enough to look for feasibility fixes. Leaves
-out how long that takes elsewhere: the rates are those of one machine.
+and the search ends early enough for its best and for the ladder, whose plans are priced as the first plans were and
+take about as long as these took; while nothing fits, early enough to look for feasibility fixes. Leaves out how long
+writing takes elsewhere: the rates are those of one machine.
 """
 
 import time
@@ -19,18 +20,14 @@ from planner.candidate.evaluate import Evaluated
 from planner.plan.orders import MOST_ACTIONS
 from planner.question.problem import Problem
 
-SEARCH_PART = 0.92
-"""Part of the time limit after which the search ends; the rest is for the plan, its ladder, its check and its file."""
 PATIENCE = 10
 """With a deterministic limit the clock ends a search only after this many time limits."""
 ACTION_S, COPY_S = 45e-6, 3e-6
 """Of an action that is made and checked, and of its copy on each replica that does the same; measured on two cores."""
 SPARE_S = 0.4
 """By how much a plan may be late."""
-WRITING_PART = 0.25
-"""Most of the time limit that writing may take from the search."""
-WAYS_OUT_PART, SEARCH_ALONE_S = 0.5, 2.0
-"""Part of the time limit that feasibility fixes have while nothing fits, and seconds that the search has first."""
+FIXES_S = 9.0
+"""Seconds for feasibility fixes: a second for the least memory and two to plan again, for each of three kinds."""
 
 
 class Deadline:
@@ -39,26 +36,27 @@ class Deadline:
     Parameters
     ----------
     seconds : float
-    whole : Deadline, optional
-        A deadline of which this one has a part of the time: where that one ends early, so does this one.
     """
 
-    def __init__(self, seconds: float, whole: "Deadline | None" = None) -> None:
-        self._start, self._seconds, self._reserved, self._whole = time.monotonic(), seconds, 0.0, whole
+    def __init__(self, seconds: float) -> None:
+        self._start, self._seconds, self._reserved = time.monotonic(), seconds, 0.0
         self._start_cpu_s = time.process_time()
         self.hit = False
 
     @property
     def remaining_s(self) -> float:
         """Seconds left."""
-        whole = self._whole
-        late = self._seconds * whole._reserved / whole._seconds if whole and whole._seconds else self._reserved
-        return max(0.0, self._start + self._seconds - late - time.monotonic())
+        return max(0.0, self._seconds - self._reserved - self.taken_s)
+
+    @property
+    def taken_s(self) -> float:
+        """Seconds since its start."""
+        return time.monotonic() - self._start
 
     @property
     def passed_s(self) -> float:
         """Seconds since its end; 0 before."""
-        return max(0.0, time.monotonic() - self._start - self._seconds)
+        return max(0.0, self.taken_s - self._seconds)
 
     @property
     def wall_per_cpu(self) -> float:
@@ -66,8 +64,7 @@ class Deadline:
 
         Before anything is seen the process has a core to itself: one such second counts with those that were seen.
         """
-        passed_s, cpu_s = time.monotonic() - self._start, time.process_time() - self._start_cpu_s
-        return max(1.0, (1 + passed_s) / (1 + cpu_s))
+        return max(1.0, (1 + self.taken_s) / (1 + time.process_time() - self._start_cpu_s))
 
     def restart(self, seconds: float) -> None:
         """Set the deadline to this number of seconds from now."""
@@ -106,19 +103,22 @@ class OrderPace:
             self.seconds = max(self.seconds, (time.perf_counter() - start) / num_actions)
 
 
-@dataclass(frozen=True)
+@dataclass
 class WriteReserve:
-    """What of the time limit is left for writing.
+    """What of the time limit is left for what follows the search.
 
     Attributes
     ----------
     problem : Problem
     limits : Deadline
-        Of the search, which ends `SEARCH_PART` through the time limit.
+        Of the search, and what follows it.
+    first_s : float
+        Seconds that the first plans took.
     """
 
     problem: Problem
     limits: Deadline
+    first_s: float = 0.0
 
     def fits(self, num_actions: int, copies: int) -> bool:
         """Whether a plan could be written if it were taken now; any may where work is counted, not time."""
@@ -129,8 +129,7 @@ class WriteReserve:
         """CPU seconds that writing a plan that is taken now may take at most."""
         if self.problem.effort.deterministic_limit is not None:
             return inf
-        wall_s = self._spare_s + min(WRITING_PART * self.problem.effort.time_limit_s, self.limits.remaining_s)
-        return wall_s / self.limits.wall_per_cpu
+        return (SPARE_S + self.limits.remaining_s) / self.limits.wall_per_cpu
 
     def reserve(self, best: Evaluated) -> None:
         """End the search early enough for what follows it."""
@@ -138,13 +137,9 @@ class WriteReserve:
             return
         if best.fits:
             writing = writing_s(best.num_actions, best.copies) * self.limits.wall_per_cpu
-            self.limits.reserve(max(0.0, writing - self._spare_s))
+            self.limits.reserve(max(0.0, self.first_s + writing - SPARE_S))
         else:
-            self.limits.reserve(WAYS_OUT_PART * max(0.0, self.problem.effort.time_limit_s - SEARCH_ALONE_S))
-
-    @property
-    def _spare_s(self) -> float:
-        return self.problem.effort.time_limit_s * (1 - SEARCH_PART) + SPARE_S
+            self.limits.reserve(min(FIXES_S, self.problem.effort.time_limit_s / 2))
 
 
 def writing_s(num_actions: int, copies: int) -> float:
@@ -192,9 +187,9 @@ def announced(each: Evaluated) -> str:
 
 
 def clock_s(problem: Problem) -> float:
-    """Return the seconds after which a search ends, so that the plan can be made within the limit."""
+    """Return the seconds for a search and what follows it."""
     effort = problem.effort
-    return patience(problem) * max(0.0, effort.time_limit_s * SEARCH_PART - effort.spent_s)
+    return patience(problem) * max(0.0, effort.time_limit_s - effort.spent_s)
 
 
 def patience(problem: Problem) -> int:

@@ -9,7 +9,7 @@ Leaves out whose turn it is (`planner.search.turns`).
 from dataclasses import replace
 from math import inf
 
-from costmodel.stages.strategies.model import NEVER
+from costmodel.stages.strategies.amounts import NEVER
 from planner.interrupts import check, raised
 from planner.plan.limited_by import LimitedBy
 from planner.question.problem import Problem, Report
@@ -20,7 +20,6 @@ from planner.search.proposers.balanced_sweep import FirstLook
 from planner.search.proposers.chain import Lines
 from planner.search.proposers.cpsat import CpSatProposer
 from planner.search.proposers.enumeration import EveryCut
-from planner.search.proposers.improvers import Graphs, LocalSearch, OtherSchedules, RandomChanges
 from planner.search.proposers.in_flight import MicrobatchesInFlight
 from planner.search.proposers.known_shapes import KnownShapes
 from planner.search.proposers.lowest_memory import LowestMemory
@@ -28,55 +27,24 @@ from planner.search.proposers.provers import Bounds, ExactProof
 from planner.search.proposers.replicas_by_stage import ReplicasByStage
 from planner.search.proposers.sibling_families import OtherOptions
 from planner.search.proposers.split_backward import SplitBackward, SplitLocalSearch, SplitSiblings
-from planner.search.proposers.starts import Starts
 from planner.search.proposers.warm_start import WarmStart
 from planner.search.state.result import NO_BOUND, SearchBound, SearchOutcome
 from planner.search.subsolver import SearchState, Subsolver
-from planner.search.turns import Prior, Scheduler, TurnRecord
+from planner.search.turns import PRIORS, Scheduler, TurnRecord
 
 OVER_DEVICES = "work / devices"
 """The scope of the bound that always stands."""
-BEFORE_PROOF = 0.4
-"""Part of the time before a proof, which gets the rest."""
-FEW_ATOMS = 12
-"""With at most this number of atoms a proof starts after the first plans: it simulates what matters sooner."""
 MOST_WAIT_S = 0.2
 """Most seconds between two looks at what another process has proved, where nothing else is left to do."""
 
-Rows = tuple[tuple[type[Subsolver], Prior], ...]
-FIRST: Rows = (
-    (WarmStart, Prior(3.0, 0.1, 0.1)),
-    (KnownShapes, Prior(2.0, 0.1, 0.3)),
-)
-"""Done before anything else."""
-PORTFOLIO: Rows = (
-    (FirstLook, Prior(0.006, 0.13, 0.006)),
-    (LowestMemory, Prior(0.003, 1.0, 0.3)),
-    (SplitBackward, Prior(0.018, 0.6, 0.01)),
-    (SplitSiblings, Prior(0.006, 0.6, 0.05)),
-    (SplitLocalSearch, Prior(0.002, 1.0, 0.01)),
-    (OtherSchedules, Prior(0.0003, 0.01, 0.0005)),
-    (EveryCut, Prior(0.0003, 0.01, 0.001)),
-    (BriefAnnealing, Prior(0.014, 1.3, 0.05)),
-    (BriefSplitAnnealing, Prior(0.0035, 0.6, 0.05)),
-    (OtherOptions, Prior(0.0003, 0.04, 0.005)),
-    (Starts, Prior(0.0003, 0.45, 0.45)),
-    (RoundsOfAnnealing, Prior(0.0015, 2.0, 1.0)),
-    (Graphs, Prior(0.0003, 0.1, 0.1)),
-    (LocalSearch, Prior(0.0003, 0.3, 0.1)),
-    (Lines, Prior(0.0003, 4.0, 1.0)),
-    (ReplicasByStage, Prior(0.0003, 0.1, 0.01)),
-    (CpSatProposer, Prior(0.0003, 2.0, 1.0)),
-    (MicrobatchesInFlight, Prior(0.0003, 0.2, 0.1)),
-    (RandomChanges, Prior(0.0003, 1.0, 0.3)),
-    (Bounds, Prior(0.0, 1.0, 0.08)),
-)
-"""Subsolvers and what they were measured to bring (`python -m benchmarks.portfolio`, means of some runs, rounded).
-
-What brought nothing has 0.0003. Brief annealing has the second in which a process loads the kernels; the first look has
-0.006, for splits and annealing start from what it finds (with 0.0005 one of thirty problems lost 20 %).
-"""
-PROOF: Rows = ((ExactProof, Prior(0.0, 1.0, 1.0)),)
+FIRST = (WarmStart, KnownShapes)
+"""Subsolvers that are done before anything else."""
+PORTFOLIO = (
+    FirstLook, LowestMemory, SplitBackward, SplitSiblings, SplitLocalSearch, EveryCut, BriefAnnealing,
+    BriefSplitAnnealing, OtherOptions, RoundsOfAnnealing, Lines, ReplicasByStage, CpSatProposer, MicrobatchesInFlight,
+    Bounds, ExactProof,
+)  # fmt: skip
+"""Subsolvers that take turns after the first plans; of equal rates the first comes first."""
 
 
 class PortfolioSearch:
@@ -86,15 +54,21 @@ class PortfolioSearch:
     ----------
     problem : Problem
     report : Report or None
-    rows : tuple of (type of Subsolver, Prior)
-        The subsolvers that take turns after the first plans.
+    table : tuple of types of Subsolver
+        Those that take turns after the first plans.
     most_s : float
         Seconds of all their turns.
     """
 
-    def __init__(self, problem: Problem, report: Report | None, rows: Rows = PORTFOLIO, most_s: float = inf) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        report: Report | None,
+        table: tuple[type[Subsolver], ...] = PORTFOLIO,
+        most_s: float = inf,
+    ) -> None:
         self.state = state = SearchState(problem, report)
-        self._rows, self._most_s = rows, most_s
+        self._table, self._most_s = table, most_s
         self.turns: list[TurnRecord] = []
         state.record.watch("cut model", "improve", lambda: state.solver.pid)
         state.record.watch("lattice", "prove", lambda: state.bounder.pid)
@@ -121,33 +95,28 @@ class PortfolioSearch:
         state, limits = self.state, self.state.limits
         if state.problem.exact:
             check_size(state.prepared)
-        at_once = state.problem.exact and len(state.prepared.atoms) <= FEW_ATOMS
         pinned = bool(state.prepared.pinned_partition)
-        if not (at_once or pinned or limits.expired) and state.problem.num_devices > 1 and state.kernels.start():
+        if not (pinned or limits.expired) and state.problem.num_devices > 1 and state.kernels.start():
             state.pool.announce("compiling kernels while searching, once on this machine")
         self._give_turns(FIRST, Deadline(inf))  # which take what they need for a first plan, and no more
+        state.writing.first_s = state.limits.taken_s
         if state.pool.found:
+            state.writing.reserve(state.pool.best)
             with state.record.active("bounds", "prove"):  # what every answer says is worked out within the limit
                 _ = state.prepared.families.number, state.prepared.free_bounds.work_over_devices_ns
-        looking = tuple(row for row in self._rows if row[0] in (FirstLook, LowestMemory, Bounds))
-        self._give_turns(looking if at_once else self._rows, self._before_proof())
-        if state.problem.exact:
-            self._give_turns(PROOF, limits)
-        elif state.pool.found:
+        self._give_turns(self._table, limits)
+        if state.pool.found and not state.problem.exact:
             with state.record.active("bounds", "prove"):
                 state.bounding.finish(limits)
 
-    def _before_proof(self) -> Deadline:
-        limits = self.state.limits
-        return Deadline(limits.remaining_s * BEFORE_PROOF) if self.state.problem.exact else limits
-
-    def _give_turns(self, rows: Rows, until: Deadline) -> None:
+    def _give_turns(self, table: tuple[type[Subsolver], ...], until: Deadline) -> None:
         """Give turns to these until a time, and while another process may still prove or find something."""
+        rows = [(solver, PRIORS[solver.name]) for solver in table]
         state, turns = self.state, Scheduler(self.state, rows, self._between, self._most_s)
         self.turns += turns.rows
         try:
             turns.run(until)
-            while rows is self._rows and state.bounder.busy and not until.expired and not state.counted:
+            while table is self._table and state.bounder.busy and not until.expired and not state.counted:
                 state.bounding.hear(state.limits, min(MOST_WAIT_S, until.remaining_s))
                 self._between()
                 turns.run(until)

@@ -6,7 +6,7 @@ families. Leaves out whose turn it is.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator
+from collections.abc import Generator, Hashable
 from functools import cached_property
 from typing import ClassVar
 
@@ -86,13 +86,15 @@ class Subsolver(ABC):
         ``first`` makes plans while nothing fits, ``improve`` betters them, ``prove`` raises bounds.
     slice : Deadline
         Until which it has the turn: for pieces that take long.
+    done : set
+        The candidates, families or cuts that it has dealt with, where it deals with each once.
     """
 
     name: ClassVar[str]
     kind: ClassVar[Kind] = "improve"
 
     def __init__(self, state: SearchState) -> None:
-        self.state, self.slice = state, Deadline(0.0)
+        self.state, self.slice, self.done = state, Deadline(0.0), set[Hashable]()
         self._steps: Generator[None] | None = None
 
     @classmethod

@@ -2,23 +2,22 @@
 
 A subsolver is worth what one like it brought per second over a whole benchmark (`python -m benchmarks.portfolio`), as
 if it had been seen to bring that before the search, and what it brought since: its rate is `(G + g) / (S + s)`, with
-gains G, g as logarithms of steps before and after, seconds S, s, and each gain in g fading as `exp(-s / S)`. While it
-brings nothing its rate falls, until another's is higher. Where work is counted a piece takes the seconds that such
-pieces were measured to take, and some for each action that it simulates, whatever it takes here, so that the same is
-found everywhere. Parts that prove get a fixed share of the time, and all that those that improve leave.
+seconds S, s and gains G, g: by how much the gap between the best step and its bound became less, as a logarithm,
+whether a step fell or a bound rose. Each gain in g fades as `exp(-s / S)`. While a subsolver brings nothing its rate
+falls, until another's is higher. Where work is counted a piece takes the seconds that such pieces were measured to
+take, and some for each action that it simulates, whatever it takes here, so that the same is found everywhere.
 Leaves out what subsolvers do.
 """
 
+import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import exp, inf, log
+from pathlib import Path
 from time import perf_counter, process_time
 
 from planner.search.budget import Deadline
 from planner.search.subsolver import SearchState, Subsolver
-
-PROVE_SHARE = 0.15
-"""The least part of the time for parts that prove, once a plan fits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +27,7 @@ class Prior:
     Attributes
     ----------
     gain : float
-        Mean logarithm of the best step before its turns by that after them; 0.0003 where less was seen.
+        Mean of what it took from the logarithm of the gap; 0.0003 where less was seen.
     seconds : float
         CPU seconds over which it brought that, s.
     piece_s : float
@@ -40,6 +39,13 @@ class Prior:
     piece_s: float
 
 
+PRIORS = {
+    name: Prior(**row)
+    for name, row in tomllib.loads((Path(__file__).parent / "state/priors.toml").read_text(encoding="utf-8")).items()
+}
+"""That of each subsolver, by its name."""
+
+
 @dataclass(slots=True)
 class TurnRecord:
     """What one subsolver took and brought in this search.
@@ -47,7 +53,7 @@ class TurnRecord:
     Attributes
     ----------
     gain : float
-        Logarithm of the best step before its turns by that after them.
+        What it took from the logarithm of the gap.
     lately : float
         The same, each gain the less the longer its turns since took.
     seconds : float
@@ -115,7 +121,7 @@ class Scheduler:
     ) -> None:
         self._state, self._between, self._most_s = state, between, most_s
         self.rows = [TurnRecord(solver(state), prior) for solver, prior in rows if solver.supports(state)]
-        self._seconds = self._proving_s = 0.0
+        self._seconds = 0.0
 
     def run(self, until: Deadline) -> None:
         """Give turns until a time and a first plan, or until nothing is left to do.
@@ -124,17 +130,12 @@ class Scheduler:
         """
         while not self._is_over(until) and (chosen := self._next(late=until.expired)):
             self._give(*chosen, until)
-            start = perf_counter()
             self._between()
-            if not self._state.counted:  # where work is counted nothing is proved between turns
-                self._count(perf_counter() - start, proving=True)
-
-    def _count(self, seconds: float, *, proving: bool) -> None:
-        self._seconds += seconds
-        self._proving_s += seconds * proving
 
     def _is_over(self, until: Deadline) -> bool:
         state, expired = self._state, until.expired or self._seconds >= self._most_s
+        if state.problem.exact and state.pool.found and state.bounds.proved:
+            return True
         return expired and bool(state.pool.found) and (state.has_plan() or not self._untried())
 
     def _untried(self) -> list[TurnRecord]:
@@ -151,23 +152,12 @@ class Scheduler:
         state = self._state
         open_ones = [row for row in self.rows if row.seen != state.pool.version and not row.is_broken]
         making = [row for row in open_ones if row.solver.kind == "first"]
-        proving = [row for row in open_ones if row.solver.kind == "prove"]
         if not state.pool.found or (making and not state.has_plan()):
-            proposing = (self._untried() if late else []) or making
-        else:
-            proposing = [row for row in open_ones if row.solver.kind != "prove"]
-            if proving and (self._spare_s < 0 or not proposing):
-                return proving[0], max(proving[0].prior.piece_s, -PROVE_SHARE * self._spare_s)
-        if not proposing:
+            open_ones = (self._untried() if late else []) or making
+        if not open_ones:
             return None
-        best, *others = sorted(proposing, key=lambda row: -row.rate)  # of equals the first in the table
-        seconds = best.until(others[0].rate if others else 0.0)
-        return best, min(seconds, max(best.prior.piece_s, self._spare_s)) if proving else seconds
-
-    @property
-    def _spare_s(self) -> float:
-        """Seconds until parts that prove have had less than their share."""
-        return self._proving_s / PROVE_SHARE - self._seconds
+        best, *others = sorted(open_ones, key=lambda row: -row.rate)  # of equals the first in the table
+        return best, best.until(others[0].rate if others else 0.0)
 
     def _give(self, row: TurnRecord, seconds: float, until: Deadline) -> None:
         """Let a subsolver do pieces for so long, as long as there is something to do."""
@@ -175,6 +165,7 @@ class Scheduler:
         solver.slice.restart(until.remaining_s if state.counted else min(seconds, until.remaining_s))
         while True:
             version, best_ns, work_s = state.pool.version, self._best_ns, state.prepared.work_s
+            bound_ns = self._bound_ns(solver)
             start, start_cpu = perf_counter(), process_time()
             goes_on = self._step(row)
             counted_s = row.prior.piece_s + state.prepared.work_s - work_s
@@ -182,8 +173,8 @@ class Scheduler:
             spent_s += piece_s
             row.take(piece_s)
             row.spent_s += process_time() - start_cpu
-            self._count(piece_s, proving=solver.kind == "prove")
-            gained = self._gained(best_ns)
+            self._seconds += piece_s
+            gained = _gained(best_ns, self._best_ns) + _gained(self._bound_ns(solver), bound_ns)
             if gained:
                 row.gain += gained
                 row.lately += gained
@@ -213,6 +204,11 @@ class Scheduler:
         pool = self._state.pool
         return pool.best.step_time_ns if pool.best_fits else 0
 
-    def _gained(self, before_ns: int) -> float:
-        now_ns = self._best_ns
-        return max(0.0, log(before_ns / now_ns)) if before_ns and now_ns else 0.0
+    def _bound_ns(self, solver: Subsolver) -> int:
+        """Return the bound that a part that proves may raise; 0 for others."""
+        return self._state.bounds.known_ns if solver.kind == "prove" else 0
+
+
+def _gained(high_ns: int, low_ns: int) -> float:
+    """Return what a fall from one to the other brings; nothing where either is not known."""
+    return max(0.0, log(high_ns / low_ns)) if high_ns and low_ns else 0.0

@@ -24,9 +24,8 @@ from simulator.schedules.kind import Request
 
 MOST_JOBS = 700
 """Jobs of the largest step that is polished."""
-SEARCH_PART, TIMED_A_SECOND = 0.25, 150_000
-"""Part of the time for local search where CP-SAT follows, and the jobs that it times in a second (by no clock, so that
-equal input gives equal orders)."""
+TIMED_A_SECOND = 150_000
+"""Jobs that local search times in a second, by no clock, so that equal input gives equal orders."""
 MOST_MOVES = 3_000
 """Moves after which a local search seldom finds more."""
 GRACE_S = 0.3
@@ -70,8 +69,8 @@ def polished(schedule: Schedule, costs: Costs, limit_bytes: int | None, seconds:
     start, best = time.monotonic(), better(jobs, None, known)
     if best is None or best[0] <= least_ns or seconds <= GRACE_S:  # None where messages alone fill the room
         return Polished(schedule, 0)
-    part = SEARCH_PART if len(jobs.actions) <= MOST_JOBS else 1
-    work = min(seconds * part * TIMED_A_SECOND, MOST_MOVES * len(jobs.actions))
+    num_parts = 2 if len(jobs.actions) <= MOST_JOBS else 1  # CP-SAT follows, and has as long
+    work = min(seconds / num_parts * TIMED_A_SECOND, MOST_MOVES * len(jobs.actions))
     found = improved(jobs, best, least_ns, int(work), seed)
     best = _better(request, jobs, best, found[1])
     left = seconds - (time.monotonic() - start)

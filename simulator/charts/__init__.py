@@ -53,7 +53,6 @@ def timeline_figure(
     title: str = "",
     limit_bytes: int | None = None,
     *,
-    communication: bool = False,
     share_bytes: int = 0,
     causes: Sequence[Mapping[str, int]] = (),
     ranks: Sequence[Sequence[int]] = (),
@@ -69,8 +68,6 @@ def timeline_figure(
     title : str
     limit_bytes : int, optional
         Memory that a rank may hold.
-    communication : bool
-        Whether transfers get thin rows of their own.
     share_bytes : int
         Bytes that represent one activation share, when memory is counted in those; else 0.
     causes : sequence of mapping of str to int
@@ -84,7 +81,7 @@ def timeline_figure(
     rows = alike(timeline)
     heights = [gantt_height(len(rows)), *[MEMORY_INCHES] * (with_memory + by_term)]
     figure, axes = new_figure([*heights, *([bubbles_height(len(rows))] if causes else [])])
-    gantt(axes[0], timeline, title=title, communication=communication, ranks=ranks)
+    gantt(axes[0], timeline, title=title, ranks=ranks)
     if with_memory:
         memory(axes[1], timeline, limit_bytes=limit_bytes or 0, share_bytes=share_bytes, ranks=ranks)
     if by_term:

@@ -18,11 +18,9 @@ def alike(timeline: Timeline) -> list[tuple[int, ...]]:
 
     Memory that differs parts ranks too.
     """
-    doings: list[list[object]] = [[] for _ in range(timeline.num_ranks)]
-    for span in timeline.spans:
-        doings[span.rank].append((span.action.kind, span.stream, span.start_ns, span.end_ns))
     rows: dict[object, list[int]] = {}
-    for rank, row in enumerate(doings):
+    for rank, spans in enumerate(timeline.spans_by_rank):
+        row = ((span.action.kind, span.stream, span.start_ns, span.end_ns) for span in spans)
         kept = timeline.memory[rank] if timeline.memory else ()
         rows.setdefault((tuple(row), kept), []).append(rank)
     return [tuple(row) for row in rows.values()]

@@ -91,17 +91,15 @@ def shade(index: int, count: int) -> str:
     return to_hex((0.05 + 0.50 * part, 0.10 + 0.52 * part, 0.25 + 0.50 * part))
 
 
-def new_figure(heights: Sequence[float], width: float = 10.0) -> tuple[Figure, list[Axes]]:
+def new_figure(heights: Sequence[float]) -> tuple[Figure, list[Axes]]:
     """Return a figure of panels one below the other.
 
     Parameters
     ----------
     heights : sequence of float
         Height of each panel in inches.
-    width : float
-        Width in inches.
     """
-    figure = Figure(figsize=(width, sum(heights)), dpi=130, layout="constrained")
+    figure = Figure(figsize=(10.0, sum(heights)), dpi=130, layout="constrained")
     axes = figure.subplots(len(heights), 1, squeeze=False, height_ratios=list(heights))
     return figure, [row[0] for row in axes]
 

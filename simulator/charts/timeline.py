@@ -53,7 +53,6 @@ def gantt(
     timeline: Timeline,
     *,
     title: str = "",
-    communication: bool = False,
     end_ns: int = 0,
     ranks: Sequence[Sequence[int]] = (),
 ) -> Axes:
@@ -65,31 +64,25 @@ def gantt(
     timeline : Timeline
     title : str
         What it shows; the step time and the bubble are added.
-    communication : bool
-        Whether sends, receives and collectives get thin rows under their rank.
     end_ns : int
         End of the time axis, to compare several pictures; 0 for the end of this timeline.
     ranks : sequence of sequence of int
         Ranks that each rank of the timeline represents (a plan's blocks); by default itself.
     """
-    compute = 0.62 if communication else 0.84
     rows = alike(timeline)
     names = [called(standing_for(row, ranks)) for row in rows]
-    _frame(ax, names, max(end_ns, _end(timeline)))
-    spans = _by_rank(timeline)
+    _frame(ax, names, max(end_ns, timeline.end_ns))
+    spans = timeline.spans_by_rank
     for place, (rank, *_) in enumerate(rows):
         own = spans[rank]
-        _bars(ax, _of(own, ("compute",)), _Row(place - 0.42, compute), _chunks(own))
-        if communication:
-            for lane, stream in enumerate(("send", "receive")):
-                _bars(ax, _of(own, (stream,)), _Row(place - 0.42 + compute + 0.11 * lane, 0.1), {})
-        collectives = _Row(place - 0.42 + compute - 0.14, 0.14)
+        _bars(ax, _of(own, ("compute",)), _Row(place - 0.42, 0.84), _chunks(own))
+        collectives = _Row(place - 0.42 + 0.84 - 0.14, 0.14)
         _bars(ax, _of(own, ("collective",)), collectives, {})
         for lane, stream in enumerate(("offload", "reload")):
             _bars(ax, _of(own, (stream,)), _Row(place - 0.42 + 0.09 * lane, 0.09), {})
     summary = f"step {milliseconds(timeline.step_time_ns)}, bubble {timeline.bubble_ratio:.1%}"
     ax.set_title(f"{title}: {summary}" if title else summary, fontsize=FONT_SIZE + 1, loc="left")
-    shown = ("compute", "collective", "offload", "reload", *(("send", "receive") if communication else ()))
+    shown = ("compute", "collective", "offload", "reload")
     legend_beside(ax, _samples(span.action.kind for span in timeline.spans if span.stream in shown))
     return ax
 
@@ -104,9 +97,9 @@ def predicted_and_measured(
     """
     num_ranks = max(predicted.num_ranks, measured.num_ranks)
     names = [called((rank,)) for rank in range(num_ranks)]
-    _frame(ax, names, max(end_ns, _end(predicted), _end(measured)))
+    _frame(ax, names, max(end_ns, predicted.end_ns, measured.end_ns))
     for lower, timeline in enumerate((predicted, measured)):
-        for rank, spans in enumerate(_by_rank(timeline)):
+        for rank, spans in enumerate(timeline.spans_by_rank):
             row = _Row(rank - 0.42 + 0.42 * lower, 0.4)
             if lower:
                 _bars(ax, _of(spans, ("send", "receive")), _Row(row.bottom + 0.13, 0.14), {})
@@ -129,19 +122,8 @@ def _shown(timeline: Timeline) -> Iterable[Span]:
     return (span for span in timeline.spans if span.stream in ("compute", "collective"))
 
 
-def _by_rank(timeline: Timeline) -> list[list[Span]]:
-    rows: list[list[Span]] = [[] for _ in range(timeline.num_ranks)]
-    for span in timeline.spans:
-        rows[span.rank].append(span)
-    return rows
-
-
 def _of(spans: Sequence[Span], streams: Sequence[str]) -> list[Span]:
     return [s for s in spans if s.stream in streams and s.end_ns > s.start_ns]
-
-
-def _end(timeline: Timeline) -> int:
-    return max((span.end_ns for span in timeline.spans), default=1)
 
 
 def _chunks(spans: Sequence[Span]) -> dict[int, float]:

@@ -28,8 +28,6 @@ def simulate(
     p2p: str = "latency",
     optimizer_mode: str = "independent",
     speeds: Sequence[float] = (),
-    *,
-    overlap_reduce: bool = True,
 ) -> Timeline:
     """Simulate one step.
 
@@ -45,8 +43,6 @@ def simulate(
         What an optimizer step waits for.
     speeds : sequence of float
         Speed factor of each rank; an action takes round(time / speed) ns, halves up. Default 1.
-    overlap_reduce : bool
-        Whether REDUCE overlaps compute.
 
     Returns
     -------
@@ -59,5 +55,5 @@ def simulate(
         When an order waits on itself (names the blocked actions), an action occurs twice or what it needs
         is missing, or costs do not fit the schedule.
     """
-    structure = Structure(schedule, p2p, optimizer_mode, overlap_reduce=overlap_reduce)
+    structure = Structure(schedule, p2p, optimizer_mode)
     return structure.times(costs, speeds).timeline()

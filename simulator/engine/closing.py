@@ -25,7 +25,7 @@ from simulator.engine.wiring import EventWiring, starts
 OPTIMIZER_MODES = ("independent", "global-norm", "post-validated")
 
 
-def wire_reductions(wiring: EventWiring, *, overlap_reduce: bool) -> None:
+def wire_reductions(wiring: EventWiring) -> None:
     """Add the REDUCE actions."""
     reduces = np.flatnonzero(wiring.arrays.code == REDUCE)
     if not len(reduces):
@@ -33,34 +33,27 @@ def wire_reductions(wiring: EventWiring, *, overlap_reduce: bool) -> None:
     arrays = wiring.arrays
     _, which = np.unique(np.stack([arrays.stage, arrays.microbatch])[:, reduces], axis=1, return_inverse=True)
     which = which.ravel()
-    if overlap_reduce:
-        members, before = np.unique(which, return_index=True)[1], wiring.before()[reduces]
-        rows = wiring.table_rows.row(np.full(len(members), REDUCE), arrays.stage[reduces[members]])
-        wiring.event_of[reduces] = wiring.add_events(rows, np.ones(len(rows), np.bool_))[which]
-        events = wiring.event_of[reduces]
-        wiring.add_arrivals(before[before >= 0], events[before >= 0])
-        follows = ~starts(arrays.rank[reduces])[1:]
-        wiring.add_arrivals(events[:-1][follows], events[1:][follows])
-        return
+    members, before = np.unique(which, return_index=True)[1], wiring.before()[reduces]
+    rows = wiring.table_rows.row(np.full(len(members), REDUCE), arrays.stage[reduces[members]])
+    wiring.event_of[reduces] = wiring.add_events(rows, np.ones(len(rows), np.bool_))[which]
     events = wiring.event_of[reduces]
-    after = ~wiring.first[events]
-    here, there = np.nonzero((which[:, None] == which) & (reduces[:, None] != reduces) & after[:, None])
-    wiring.add_arrivals(events[here] - 1, events[there])
+    wiring.add_arrivals(before[before >= 0], events[before >= 0])
+    follows = ~starts(arrays.rank[reduces])[1:]
+    wiring.add_arrivals(events[:-1][follows], events[1:][follows])
 
 
-def wire_optimizer(wiring: EventWiring, mode: str, *, overlap_reduce: bool) -> None:
+def wire_optimizer(wiring: EventWiring, mode: str) -> None:
     """Let each OPT wait for the REDUCE of its stage, and for what the mode asks."""
     arrays = wiring.arrays
     updates = np.flatnonzero(arrays.code == OPT)
     reduces = np.flatnonzero(arrays.code == REDUCE)
     if not len(updates):
         return
-    if overlap_reduce:
-        same = (arrays.stage[reduces][:, None] == arrays.stage[updates]) & (
-            arrays.rank[reduces][:, None] == arrays.rank[updates]
-        )
-        reduce, update = np.nonzero(same)
-        wiring.add_arrivals(wiring.event_of[reduces[reduce]], wiring.event_of[updates[update]])
+    same = (arrays.stage[reduces][:, None] == arrays.stage[updates]) & (
+        arrays.rank[reduces][:, None] == arrays.rank[updates]
+    )
+    reduce, update = np.nonzero(same)
+    wiring.add_arrivals(wiring.event_of[reduces[reduce]], wiring.event_of[updates[update]])
     if mode == "global-norm":
         _wire_barrier(wiring, updates)
     elif mode == "post-validated":

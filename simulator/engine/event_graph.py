@@ -45,13 +45,10 @@ class InputRows:
     ----------
     source, target : arrays of int64
         The event that is waited for, and the one that waits.
-    at_start : array of bool
-        Whether the start of the source is waited for, instead of its end.
     """
 
     source: Ints
     target: Ints
-    at_start: Bools
 
 
 class EventGraph:
@@ -86,7 +83,7 @@ class EventGraph:
         wanted = np.full(self._num_heads, self._num_heads)
         wanted[waits] = last_head[arrivals.source[order]]
         leaves = np.zeros(self._num_heads, np.int64)
-        leaves[waits] = (arrivals.source + ~arrivals.at_start)[order]
+        leaves[waits] = arrivals.source[order] + 1
         delay = np.full(self._num_heads, len(order))
         delay[waits] = order
         level = self._levels(opens, wanted, event)
@@ -165,7 +162,7 @@ class EventGraph:
             else:
                 arrival = self.arrival_of[head]
                 source = int(self._arrivals.source[arrival])
-                stop, head = source + (not self._arrivals.at_start[arrival]), int(self._head_of[source])
+                stop, head = source + 1, int(self._head_of[source])
 
     def solve_at(self, scenarios: Iterable[tuple[Ints, Ints]], width: int, events: Ints) -> tuple[Ints, Ints]:
         """Return starts and ends of some events under `width` pairs of durations and delays, in one pass.

@@ -18,7 +18,7 @@ def timeline(times: EventTimes, memory: Memory) -> Timeline:
     arrays = structure.arrays
     own = np.flatnonzero(arrays.code < SEND_F)
     events = structure.wiring.event_of[own]
-    beside = {OFFLOAD: "offload", RELOAD: "reload"} | ({REDUCE: "collective"} if structure.overlap_reduce else {})
+    beside = {OFFLOAD: "offload", RELOAD: "reload", REDUCE: "collective"}
     spans = [
         Span(arrays.actions[i], rank, beside.get(code, "compute"), start, end)
         for i, rank, code, start, end in zip(

@@ -37,8 +37,6 @@ class WiredSchedule:
         What a message occupies (`simulator.engine.wiring`, `simulator.engine.transfers`).
     optimizer_mode : {"independent", "global-norm", "post-validated"}
         What an OPT waits for (`simulator.engine.closing`).
-    overlap_reduce : bool
-        Whether REDUCE overlaps compute.
 
     Raises
     ------
@@ -48,17 +46,10 @@ class WiredSchedule:
         On a mode that there is not.
     """
 
-    def __init__(
-        self,
-        schedule: Schedule,
-        p2p: str = "latency",
-        optimizer_mode: str = "independent",
-        *,
-        overlap_reduce: bool = True,
-    ) -> None:
+    def __init__(self, schedule: Schedule, p2p: str = "latency", optimizer_mode: str = "independent") -> None:
         _check_mode("p2p", p2p, tuple(P2P_MODES))
         _check_mode("optimizer mode", optimizer_mode, OPTIMIZER_MODES)
-        self.schedule, self.p2p, self.overlap_reduce = schedule, p2p, overlap_reduce
+        self.schedule, self.p2p = schedule, p2p
         self.arrays = order_arrays(schedule, optimizer_last=optimizer_mode != "independent")
         if not self.arrays.actions:
             raise InvalidInput("the orders are empty; there is nothing to simulate")
@@ -74,24 +65,24 @@ class WiredSchedule:
         self._delay_rows = np.append(delay_rows, nothing)[self.graph.arrival_of]
 
     def _wire(self, optimizer_mode: str) -> EventWiring:
-        arrays, overlap = self.arrays, self.overlap_reduce
+        arrays = self.arrays
         wiring = EventWiring(arrays, flows(arrays), layout(arrays), np.full(len(arrays.actions), -1), _pairs(arrays))
         if wiring.pairs is not None and self.p2p in ("blocking", "nccl"):
             raise InvalidInput(f"p2p {self.p2p} has no place for overlapped pairs; take latency or links")
-        P2P_MODES[self.p2p](wiring, wiring.compute_actions(overlap_reduce=overlap))
+        P2P_MODES[self.p2p](wiring, wiring.compute_actions())
         wire_local(wiring)
         wire_copies(wiring)
-        wire_reductions(wiring, overlap_reduce=overlap)
-        wire_optimizer(wiring, optimizer_mode, overlap_reduce=overlap)
+        wire_reductions(wiring)
+        wire_optimizer(wiring, optimizer_mode)
         return wiring
 
     @cached_property
     def outer(self) -> tuple[Ints, Ints]:
         """Events among which the step's first start, and its last end, are."""
         arrays, event_of = self.arrays, self.wiring.event_of
-        compute = self.wiring.compute_actions(overlap_reduce=self.overlap_reduce)
+        compute = self.wiring.compute_actions()
         opens = starts(arrays.rank[compute])
-        beside = np.flatnonzero((arrays.code == REDUCE) & self.overlap_reduce)
+        beside = np.flatnonzero(arrays.code == REDUCE)
         first, last = compute[opens], compute[np.append(opens[1:], True)[: len(compute)]]
         return event_of[np.append(first, beside)], event_of[np.append(last, beside)]
 

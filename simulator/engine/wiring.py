@@ -41,7 +41,7 @@ class EventWiring:
     _columns: list[Ints] = field(default_factory=list)
     _ranks: list[Ints] = field(default_factory=list)
     _first: list[Bools] = field(default_factory=list)
-    _arrivals: list[tuple[Ints, Ints, Ints, bool]] = field(default_factory=list)
+    _arrivals: list[tuple[Ints, Ints, Ints]] = field(default_factory=list)
     num_events: int = 0
 
     @property
@@ -79,16 +79,15 @@ class EventWiring:
         self.num_events += count
         return np.arange(self.num_events - count, self.num_events)
 
-    def add_arrivals(self, source: Ints, target: Ints, rows: Ints | None = None, *, at_start: bool = False) -> None:
+    def add_arrivals(self, source: Ints, target: Ints, rows: Ints | None = None) -> None:
         """Let events wait for others, and for a time of the table after them."""
         delay = np.full(len(source), self.table_rows.zero_row) if rows is None else rows
-        self._arrivals.append((source, target, delay, at_start))
+        self._arrivals.append((source, target, delay))
 
     def arrivals(self) -> tuple[InputRows, Ints]:
         """Return all arrivals, and the row of each one's delay."""
         source, target, rows = (np.concatenate([a[i] for a in self._arrivals]) for i in range(3))
-        at_start = np.concatenate([np.full(len(a[0]), a[3]) for a in self._arrivals])
-        return InputRows(self.leaves(source), self.enters(target), at_start), rows
+        return InputRows(self.leaves(source), self.enters(target)), rows
 
     def leaves(self, events: Ints) -> Ints:
         """For each event the one with which it ends: of a pair's F that is the backward."""
@@ -105,10 +104,9 @@ class EventWiring:
         instead[self.event_of[self.pairs[each]]] = self.event_of[self.pairs[other]]
         return instead[events]
 
-    def compute_actions(self, *, overlap_reduce: bool) -> Ints:
+    def compute_actions(self) -> Ints:
         """Actions that are on a compute stream, in order."""
-        last = OPT if not overlap_reduce else REDUCE - 1
-        return np.flatnonzero((self.arrays.code <= last) | (self.arrays.code == OPT))
+        return np.flatnonzero((self.arrays.code < REDUCE) | (self.arrays.code == OPT))
 
     def action_rows(self, actions: Ints) -> Ints:
         """Row of each of some actions; I and B without the recompute where the orders hold an R."""

@@ -33,3 +33,8 @@ def everything_held() -> ClosedForm:
 def weights_are_short(u: Uniform) -> bool:
     """W <= min(F, I), and edges take no time: when zero-bubble forms hold."""
     return u.p2p == 0 and u.backward_weight <= min(u.forward, u.backward_input)
+
+
+def rounds_are_whole(u: Uniform) -> bool:
+    """Whether the ranks divide the micro-batches."""
+    return u.microbatches % u.ranks == 0

@@ -9,9 +9,10 @@ micro-batches ("full") take the memory of 1F1B, groups of p / 2 ("half") (v + 1)
 from fractions import Fraction
 
 from simulator.actions import Action
+from simulator.schedules.closed_forms import rounds_are_whole
 from simulator.schedules.interleaved_1f1b import group_sizes
 from simulator.schedules.interleaved_zb import split_in_turn
-from simulator.schedules.kind import ClosedForm, Orders, Request, ScheduleKind, Uniform
+from simulator.schedules.kind import ClosedForm, Orders, Request, ScheduleKind
 from simulator.schedules.placement import ChunkRank, loop
 
 
@@ -25,10 +26,6 @@ def _order(place: ChunkRank, group_size: int) -> tuple[Action, ...]:
     return split_in_turn(place, group_sizes(len(place.microbatches), group_size, group_size), 0)
 
 
-def _rounds(u: Uniform) -> bool:
-    return u.microbatches % u.ranks == 0
-
-
 KIND = ScheduleKind(
     name="group-interleaved",
     placement="loop",
@@ -40,7 +37,9 @@ KIND = ScheduleKind(
         "(p - 1) (F + I) / v",
         "c = 0, groups of p and p divides m",
         lambda u, _: Fraction(u.ranks - 1, u.chunks) * (u.forward + u.backward_input),
-        lambda u: u.p2p == 0 and _rounds(u),
+        lambda u: u.p2p == 0 and rounds_are_whole(u),
     ),
-    peak=ClosedForm("p - r / v", "groups of p and p divides m", lambda u, r: u.ranks - Fraction(r, u.chunks), _rounds),
+    peak=ClosedForm(
+        "p - r / v", "groups of p and p divides m", lambda u, r: u.ranks - Fraction(r, u.chunks), rounds_are_whole
+    ),
 )

@@ -10,7 +10,7 @@ from fractions import Fraction
 
 from costmodel.errors import UsageError
 from simulator.actions import Action, Kind, numbered
-from simulator.schedules.closed_forms import looped
+from simulator.schedules.closed_forms import looped, rounds_are_whole
 from simulator.schedules.kind import ClosedForm, Orders, Request, ScheduleKind, Uniform
 from simulator.schedules.one_stage import in_pairs
 from simulator.schedules.placement import ChunkRank, loop
@@ -78,11 +78,11 @@ KIND = ScheduleKind(
     description="1F1B over v chunks a rank, groups of micro-batches in turn: 1/v of the bubble, more transfers",
     source="Narayanan et al., Efficient large-scale language model training, SC 2021 (arXiv:2104.04473)",
     orders=orders,
-    bubble=looped("c = 0 and p divides m", lambda u: u.p2p == 0 and u.microbatches % u.ranks == 0),
+    bubble=looped("c = 0 and p divides m", lambda u: u.p2p == 0 and rounds_are_whole(u)),
     peak=ClosedForm(
         "min(m, p + (p - 1 - 2 r) / v)",
         "v > 1 and p divides m",
         _peak,
-        lambda u: u.chunks > 1 and u.microbatches % u.ranks == 0,
+        lambda u: u.chunks > 1 and rounds_are_whole(u),
     ),
 )

@@ -8,7 +8,7 @@ backward. Rank r puts off r weight gradients, which fill its drain.
 from fractions import Fraction
 
 from simulator.actions import Action, Kind
-from simulator.schedules.closed_forms import weights_are_short
+from simulator.schedules.closed_forms import rounds_are_whole, weights_are_short
 from simulator.schedules.interleaved_1f1b import group_sizes, in_turn
 from simulator.schedules.kind import ClosedForm, Orders, Request, ScheduleKind, Uniform
 from simulator.schedules.placement import ChunkRank, loop
@@ -49,10 +49,6 @@ def weight_of(action: Action) -> Action:
     return Action(Kind.W, action.stage, action.microbatch)
 
 
-def _rounds(u: Uniform) -> bool:
-    return u.microbatches % u.ranks == 0
-
-
 def _peak(u: Uniform, rank: int) -> Fraction:
     late = min(rank, u.ranks)
     return u.ranks - Fraction(rank, u.chunks) + Fraction(late, u.chunks) * u.w_memory_fraction
@@ -70,7 +66,7 @@ KIND = ScheduleKind(
         "(p - 1) (F + I - W) / v",
         "c = 0, p divides m and W <= min(F, I)",
         lambda u, _: Fraction(u.ranks - 1, u.chunks) * (u.forward + u.backward_input - u.backward_weight),
-        lambda u: weights_are_short(u) and _rounds(u),
+        lambda u: weights_are_short(u) and rounds_are_whole(u),
     ),
-    peak=ClosedForm("p - (1 - f) r / v", "p divides m", _peak, _rounds),
+    peak=ClosedForm("p - (1 - f) r / v", "p divides m", _peak, rounds_are_whole),
 )

@@ -2,7 +2,7 @@
 
 from fractions import Fraction
 
-from simulator.schedules.closed_forms import always
+from simulator.schedules.closed_forms import always, rounds_are_whole
 from simulator.schedules.kind import ClosedForm, Orders, Request, ScheduleKind, Uniform
 from simulator.schedules.one_stage import one_forward_one_backward
 from simulator.schedules.placement import line_orders
@@ -32,7 +32,7 @@ KIND = ScheduleKind(
         "(p - 1) T + 2 c ((p - 1) m / p + p - 2)",
         "c = 0, or p divides m",
         _bubble,
-        lambda u: u.p2p == 0 or u.microbatches % u.ranks == 0,
+        lambda u: u.p2p == 0 or rounds_are_whole(u),
     ),
     peak=ClosedForm("min(m, p - r)", "always", lambda u, rank: min(u.microbatches, u.ranks - rank), always),
 )

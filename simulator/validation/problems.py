@@ -1,11 +1,10 @@
 """Problems of a schedule: their classes, and how each is shown on the grid of ranks and steps."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from simulator.actions import RECEIVES, SENDS, Action
 from simulator.schedule import Schedule
-from simulator.validation.schedule_text import marked_grid
 
 CLASSES = {
     "missing": "an action that the stage graph asks for is not there",
@@ -21,6 +20,9 @@ CLASSES = {
     "link-order": "two ranks disagree on the order of the messages between them",
     "memory": "the order needs more memory than the limit",
 }
+
+AROUND = 4
+"""Steps and ranks that a grid shows on each side of the marked ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,3 +92,34 @@ class Board:
     def lacks(self, rank: int, action: Action, why: str) -> ScheduleProblem:
         """Make a problem of something that is not there."""
         return self.problem("missing", rank, len(self.schedule.orders[rank]), f"{action} is missing; {why}", action)
+
+
+def marked_grid(
+    orders: Sequence[Sequence[Action]],
+    marks: Collection[tuple[int, int]],
+    missing: Action | None = None,
+) -> str:
+    """Draw ranks against steps (positions in the orders) with cells in brackets.
+
+    Parameters
+    ----------
+    orders : sequence of sequence of Action
+    marks : collection of (int, int)
+        (rank, position) of the cells to mark; a position behind a rank's last action is drawn as ``[?]``.
+    missing : Action, optional
+        What should be in such a cell.
+    """
+    ranks = range(max(0, min(m[0] for m in marks) - AROUND), min(len(orders), max(m[0] for m in marks) + AROUND + 1))
+    first, last = max(0, min(m[1] for m in marks) - AROUND), max(m[1] for m in marks) + AROUND
+    last = min(last, max(max(m[1] for m in marks), *(len(orders[rank]) - 1 for rank in ranks)))
+    rows = [["step", *map(str, range(first, last + 1))]]
+    for rank in ranks:
+        order = orders[rank]
+        cells = [str(order[i]) if i < len(order) else "" for i in range(first, last + 1)]
+        for marked_rank, position in marks:
+            if marked_rank == rank:
+                inside = cells[position - first] or (f"{missing}?" if missing else "?")
+                cells[position - first] = f"[{inside}]"
+        rows.append([f"rank {rank}", *cells])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows)

@@ -98,7 +98,7 @@ def test_a_profile_that_knows_some_trainable_parameters_only_is_refused() -> Non
 
 
 def test_scaled_to_another_device_the_parameters_still_sum_to_the_whole() -> None:
-    found = scale_profile(net(MEASURED), "a100-sxm-80", (1,))
+    found = scale_profile(net(MEASURED), "a100-sxm-80")
     ratio = device("h100-sxm-80").memory_gbs / device("a100-sxm-80").memory_gbs
     assert found.accumulate_of == {name: round(value * ratio) for name, value in MEASURED.items()}
     assert found.whole.accumulate_ns == sum(found.accumulate_of.values())

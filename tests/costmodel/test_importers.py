@@ -8,7 +8,7 @@ import pytest
 from costmodel.errors import InvalidInput
 from costmodel.importers.host_lists import expand
 from costmodel.importers.layers import read_layers
-from costmodel.importers.nccl_tests import read_nccl_tests
+from costmodel.importers.nccl_tests import links_of, read_nccl_runs
 from costmodel.importers.topology import read_topology
 from costmodel.machines.cluster import read_cluster
 from costmodel.machines.links import read_links
@@ -75,7 +75,7 @@ def test_import_layers_writes_a_profile_marked_as_without_a_model(tmp_path, caps
 
 
 def test_nccl_tests_text_is_read_by_its_out_of_place_times(tmp_path):
-    links = read_nccl_tests([written(tmp_path, NCCL_TEXT, "log.txt")])
+    links = links_of(read_nccl_runs([written(tmp_path, NCCL_TEXT, "log.txt")]))
     assert (links.num_ranks, links.device, list(links.classes)) == (2, "NVIDIA A100-SXM4-80GB", ["all_reduce"])
     assert links.classes["all_reduce"].table == ((1024, 12_000), (1_048_576, 52_500))
     assert links.classes["all_reduce"].time_ns(1_048_576) == 52_500
@@ -108,7 +108,7 @@ def test_nccl_tests_json_is_read_and_its_environment_never_stored(tmp_path, caps
 )
 def test_output_of_something_else_is_refused(tmp_path, text, message):
     with pytest.raises(InvalidInput, match=message):
-        read_nccl_tests([written(tmp_path, text, "file")])
+        links_of(read_nccl_runs([written(tmp_path, text, "file")]))
 
 
 def nvidia(rows):

@@ -27,6 +27,7 @@ from costmodel.roofline import (
 )
 from costmodel.roofline.attention import num_pairs
 from costmodel.roofline.updates import orthogonal_flop
+from planner.question.assumptions import assumptions, estimated
 from planner.question.problem import Problem
 from tests.support.repository import GOLDEN
 
@@ -248,20 +249,9 @@ def test_a_scaled_profile_multiplies_a_time_by_the_ratio_of_the_estimates() -> N
     assert scaled.graph.fingerprint == profile.graph.fingerprint
 
 
-def test_a_profile_scaled_to_its_own_device_and_sizes_is_the_profile() -> None:
+def test_a_profile_scaled_to_its_own_device_is_the_profile() -> None:
     profile = measured()
     assert scale_profile(profile, A100) is profile
-
-
-def test_sizes_that_were_measured_keep_their_times_and_others_are_marked() -> None:
-    profile = measured()
-    largest = profile.microbatch_sizes[-1]
-    scaled = scale_profile(profile, A100, (*profile.microbatch_sizes, 4 * largest))
-    assert [t.forward_ns[:-1] for t in scaled.times] == [t.forward_ns for t in profile.times]
-    assert list(scaled.origin.estimated) == [
-        f"times at micro-batch size {4 * largest} are scaled from the nearest measured size"
-    ]
-    assert sum(t.forward_ns[-1] for t in scaled.times) >= sum(t.forward_ns[-2] for t in scaled.times)
 
 
 def test_a_profile_of_a_device_without_a_catalogue_id_is_not_scaled() -> None:
@@ -296,14 +286,14 @@ def test_a_cluster_of_another_catalogue_device_is_planned_with_scaled_times_and_
     profile = measured()
     found = problem(profile, H100)
     assert found.measured(1).forward_ns == tuple(t.forward_ns[0] for t in scale_profile(profile, H100).times)
-    assert found.estimated(1) == (
+    assert estimated(found, 1) == (
         "times measured on a100-sxm-80 are scaled to h100-sxm-80 by their roofline estimates",
     )
 
 
 def test_a_profile_of_estimates_is_said_to_be_one() -> None:
     profile = replace(measured(), origin=Origin(estimated=(ROOFLINE,)))
-    assert problem(profile, "").estimated(profile.microbatch_sizes[0]) == (
+    assert estimated(problem(profile, ""), profile.microbatch_sizes[0]) == (
         "the profile's times are roofline estimates",
     )
 
@@ -313,20 +303,20 @@ def test_an_unknown_or_equal_catalogue_id_leaves_the_profile_as_measured(of_prof
     profile = measured(catalogue=of_profile)
     found = problem(profile, of_cluster)
     assert found.profile_on(found.machines.device_of(0)) is profile
-    assert found.estimated(profile.microbatch_sizes[0]) == ()
+    assert estimated(found, profile.microbatch_sizes[0]) == ()
 
 
 def test_a_micro_batch_size_outside_the_measured_ones_is_said_to_be_an_estimate() -> None:
     profile = measured()
     low, high = profile.microbatch_sizes[0], profile.microbatch_sizes[-1]
-    assert problem(profile, "").estimated(2 * high) == (
+    assert estimated(problem(profile, ""), 2 * high) == (
         f"times at micro-batch size {2 * high} are continued from the measured sizes {low} to {high}",
     )
 
 
 def test_a_plan_says_in_its_assumptions_why_its_times_are_estimates() -> None:
     profile = measured()
-    assert problem(profile, A100).assumptions(profile.microbatch_sizes[0]).estimated == ()
-    assert problem(profile, H100).assumptions(profile.microbatch_sizes[0]).estimated == (
+    assert assumptions(problem(profile, A100), profile.microbatch_sizes[0]).estimated == ()
+    assert assumptions(problem(profile, H100), profile.microbatch_sizes[0]).estimated == (
         "times measured on a100-sxm-80 are scaled to h100-sxm-80 by their roofline estimates",
     )

@@ -1,6 +1,7 @@
 """The house: no circle of imports, each public class has a name of its own, and texts that are named exist."""
 
 import re
+from itertools import permutations
 
 import grimp
 import networkx as nx
@@ -28,6 +29,18 @@ ROOMS = {"planner/search": 12, "tests": 10}
 def test_a_room_has_few_entries(room: str) -> None:
     entries = [path.name for path in (ROOT / room).iterdir() if path.name != "__pycache__"]
     assert len(entries) <= ROOMS[room], sorted(entries)
+
+
+def test_the_search_stands_on_few_floors_with_few_arrows_between_its_entries() -> None:
+    imports: nx.DiGraph[str] = nx.DiGraph()
+    graph = grimp.build_graph(*PACKAGES, cache_dir=None)
+    entries = graph.find_children("planner.search")
+    for above, below in permutations(entries, 2):
+        if graph.direct_import_exists(importer=above, imported=below, as_packages=True):
+            imports.add_edge(above, below)
+    floors = nx.dag_longest_path(imports)
+    assert len(floors) <= 8, floors
+    assert imports.number_of_edges() <= 36
 
 
 def test_each_module_at_the_root_of_the_benchmarks_is_a_command() -> None:

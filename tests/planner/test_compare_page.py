@@ -176,8 +176,8 @@ def test_paths_and_runs_say_what_they_stand_for() -> None:
     assert in_runs([7]) == "7"
     assert [TimeScale(end).tick_ns for end in (124, 10**6, 10**6 + 1, 5_165_628_000)] == [1, 1, 10, 10_000]
     assert TimeScale(5_165_628_000).at(5_165_628_000) == 516_562
-    assert round_values(0, 79.6, 4) == [0, 20, 40, 60]
-    assert round_values(5.2, 6.4, 4) == [5.5, 6.0]
+    assert round_values(0, 79.6) == [0, 20, 40, 60]
+    assert round_values(5.2, 6.4) == [5.5, 6.0]
 
 
 @pytest.fixture(name="chromium", scope="module")

@@ -13,13 +13,11 @@ from tests.support.random_cases import Case, random_case
 def disagreement(case: Case) -> str | None:
     """Return what the two engines see differently; None if nothing."""
     try:
-        second = EventQueueEngine(
-            case.schedule, case.costs, case.p2p, case.optimizer_mode, case.speeds, case.overlap_reduce
-        ).run()
+        second = EventQueueEngine(case.schedule, case.costs, case.p2p, case.optimizer_mode, case.speeds).run()
     except WaitsOnItself:
         second = None
     try:
-        structure = Structure(case.schedule, case.p2p, case.optimizer_mode, overlap_reduce=case.overlap_reduce)
+        structure = Structure(case.schedule, case.p2p, case.optimizer_mode)
     except InvalidInput as error:
         return None if second is None and "wait on each other" in str(error) else f"refused: {error}"
     if second is None:

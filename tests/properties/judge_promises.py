@@ -54,9 +54,7 @@ def any_case_failures(num_cases: int) -> list[str]:
         case = random_case(Random(f"any {seed}"))
         schedule, costs = case.schedule, case.costs
         try:
-            timeline = simulate(
-                schedule, costs, case.p2p, case.optimizer_mode, case.speeds, overlap_reduce=case.overlap_reduce
-            )
+            timeline = simulate(schedule, costs, case.p2p, case.optimizer_mode, case.speeds)
         except InvalidInput:
             continue  # scrambled on purpose
         if not _ends_in_order(schedule):

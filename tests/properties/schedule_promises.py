@@ -168,7 +168,7 @@ def engine_failures(num_cases: int) -> list[str]:
         slices, times, delay = rng.choice((1, 3)) if kind.sliced else 1, rng.choice(TIMES), rng.choice(DELAYS)
         costs = uniform_costs(p, v, *times, delay, placement=kind.placement, slices=slices)
         schedule = build_schedule(name, costs, m, num_slices=slices)
-        difference = disagreement(Case(schedule, costs, rng.choice(("latency", "blocking")), "independent", (), True))
+        difference = disagreement(Case(schedule, costs, rng.choice(("latency", "blocking")), "independent", ()))
         problems = validate_schedule(schedule)
         if problems or difference:
             found.append(f"{name} p={p} v={v} m={m} n={slices} {times} c={delay}: {problems[:1]} {difference}")

@@ -103,9 +103,8 @@ def test_numbers_that_do_not_fit_are_left_out(timeline: Timeline) -> None:
     assert texts(gantt(one_axis(), crowded)) == []
 
 
-def test_communication_has_thin_rows_of_its_own_when_asked_for(timeline: Timeline) -> None:
+def test_messages_are_not_drawn(timeline: Timeline) -> None:
     assert "send" not in legend_of(gantt(one_axis(), timeline))
-    assert {"send", "receive"} <= set(legend_of(gantt(one_axis(), timeline, communication=True)))
 
 
 def test_kinds_are_told_apart_by_shade_or_hatch_without_colour() -> None:
@@ -210,7 +209,7 @@ def test_predicted_and_measured_stand_on_one_axis_with_the_error(timeline: Timel
 @pytest.mark.parametrize("suffix", [".png", ".svg", ".pdf"])
 def test_the_same_content_gives_the_same_bytes(timeline: Timeline, tmp_path: Path, suffix: str) -> None:
     def figure() -> Figure:
-        return timeline_figure(timeline, "split", 2**22, communication=True)
+        return timeline_figure(timeline, "split", 2**22)
 
     for name in ("a", "b"):
         save_figure(figure(), tmp_path / f"{name}{suffix}")

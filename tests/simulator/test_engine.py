@@ -173,13 +173,11 @@ def test_lowered_orders_time_like_compute_orders_and_show_their_transfers() -> N
     assert simulate(lowered, costs) == simulate(plain, costs)
 
 
-def test_a_reduction_overlaps_compute_unless_it_is_told_not_to() -> None:
+def test_a_reduction_overlaps_compute() -> None:
     costs = Costs((StageCost(10, 5, 5, reduce_ns=100, optimizer_ns=7),) * 2, tuple(chain_edges(2)), ((0,), (0,)))
     schedule = schedule_of(costs, 1, "0F0 1F0 1B0 1REDUCE 0B0 0REDUCE 0OPT 1OPT")
     beside = {"0F0": 0, "1F0": 10, "1B0": 20, "1REDUCE": 30, "0B0": 30, "0REDUCE": 130, "0OPT": 230, "1OPT": 237}
     assert starts(schedule, costs) == beside
-    apart = {"0F0": 0, "1F0": 10, "1B0": 20, "1REDUCE": 30, "0B0": 130, "0REDUCE": 140, "0OPT": 240, "1OPT": 247}
-    assert starts(schedule, costs, overlap_reduce=False) == apart
 
 
 def test_a_reduction_starts_when_the_last_replica_has_issued_it() -> None:

@@ -18,7 +18,7 @@ seeds = st.integers(0, 1 << 40)
 
 def structure_of(case: Case) -> Structure | None:
     try:
-        return Structure(case.schedule, case.p2p, case.optimizer_mode, overlap_reduce=case.overlap_reduce)
+        return Structure(case.schedule, case.p2p, case.optimizer_mode)
     except InvalidInput:
         return None  # one of the cases that wait on themselves
 

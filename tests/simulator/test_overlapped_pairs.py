@@ -87,7 +87,7 @@ def test_two_engines_agree_on_steps_with_pairs_and_no_bound_is_above_them() -> N
             continue
         assert disagreement(case) is None
         try:
-            structure = Structure(case.schedule, case.p2p, case.optimizer_mode, overlap_reduce=case.overlap_reduce)
+            structure = Structure(case.schedule, case.p2p, case.optimizer_mode)
         except InvalidInput:
             continue
         seen += 1

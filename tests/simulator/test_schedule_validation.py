@@ -12,7 +12,7 @@ from simulator.engine import simulate
 from simulator.lowering import close_step, lower
 from simulator.schedule import Schedule, chain_edges, stage_graph
 from simulator.validation import CLASSES, ScheduleProblem, validate_schedule
-from simulator.validation.schedule_text import marked_grid, schedule_from_text, schedule_to_text
+from simulator.validation.problems import marked_grid
 from tests.support.random_stage_graphs import random_costs, random_schedule
 
 CHAIN = Costs((StageCost(1, 1, 1, activation_bytes=10, weight_activation_bytes=4),) * 2, tuple(chain_edges(2)))
@@ -367,7 +367,7 @@ def test_a_random_mutation_of_a_legal_schedule_is_found_as_what_it_is(kind: str,
         mutant = mutate(rng, schedule)  # type: ignore[no-untyped-call]
         if mutant is not None:
             num_changed += 1
-            assert kind in {p.kind for p in validate_schedule(mutant)}, schedule_to_text(mutant)
+            assert kind in {p.kind for p in validate_schedule(mutant)}, mutant
     assert num_changed >= 10
 
 
@@ -421,7 +421,6 @@ def test_any_litter_is_named_or_runs_on_the_engine() -> None:
         rng = Random(seed)
         schedule, costs = legal(rng, lowered=rng.random() < 0.5)
         schedule = littered(rng, schedule)
-        assert schedule_from_text(schedule_to_text(schedule)) == schedule
         if validate_schedule(schedule) == ():
             num_legal += 1
             simulate(schedule, costs)
@@ -441,57 +440,3 @@ def test_every_kind_of_problem_is_one_of_the_twelve_classes() -> None:
                 schedule = changed(schedule, rank, order)
         problems: tuple[ScheduleProblem, ...] = validate_schedule(schedule)
         assert {p.kind for p in problems} <= set(CLASSES)
-
-
-# Text form
-
-
-def test_the_text_form_of_a_schedule_reads_back() -> None:
-    for seed in range(100):
-        schedule, _ = legal(Random(seed), lowered=seed % 2 == 0)
-        assert schedule_from_text(schedule_to_text(schedule)) == schedule
-
-
-def test_the_text_form_is_a_grid_of_ranks_and_steps() -> None:
-    costs = Costs(
-        (StageCost(1, 1, 1, backward=False), StageCost(1, 1, 1)),
-        (EdgeCost(0, 1, gradient=False),),
-        ranks=((0, 1), (2,)),
-        multiples=(1, 2),
-    )
-    schedule = schedule_of(2, "0F0", "0F1", "1F0 1B0 1OPT", costs=costs)
-    assert schedule_to_text(schedule).splitlines() == [
-        "schedule hand",
-        "microbatches 2",
-        "stage 0 on 0 1, forward only",
-        "stage 1 on 2, 2 an action",
-        "edge 0 > 1 without gradient",
-        "rank 0: 0F0",
-        "rank 1: 0F1",
-        "rank 2: 1F0  1B0  1OPT",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ("stage 0 on 0", "stage 0 at 0", "line 3: 'stage 0 at 0' is none of"),
-        ("rank 1:", "rank 2:", "rank 2 where rank 1 is next"),
-        ("microbatches 1", "", "0 lines start with 'microbatches'"),
-        ("edge 0 > 1", "edge 0 > 5", "stages are numbered 0 to 1"),
-        ("edge 0 > 1", "edge 0 > 1\nedge 1 > 0", "cycle"),
-        ("0F0", "0F0garbage", "is no action"),
-        ("rank 1: 1F0 1B0", "", "1 lines of ranks; the stages use 2"),
-    ],
-)
-def test_a_text_that_is_no_schedule_is_refused(old: str, new: str, message: str) -> None:
-    text = schedule_to_text(schedule_of(1, "0F0 0B0", "1F0 1B0"))
-    assert old in text
-    with pytest.raises(InvalidInput, match=message):
-        schedule_from_text(text.replace(old, new))
-
-
-def test_comments_and_blank_lines_of_a_text_are_skipped() -> None:
-    schedule = schedule_of(1, "0F0 0B0", "1F0 1B0")
-    text = "# by hand\n\n" + schedule_to_text(schedule).replace("0B0", "0B0  # back")
-    assert schedule_from_text(text) == schedule

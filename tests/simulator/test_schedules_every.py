@@ -12,7 +12,7 @@ from planner.commands import main
 from simulator.comparison import Case, standing, standings
 from simulator.engine import simulate
 from simulator.schedules import SCHEDULES, build_schedule
-from simulator.torch_csv import write_torch_csv
+from simulator.torch_csv import torch_csv
 from simulator.uniform import share_bytes, uniform_costs
 from tests.properties.schedule_promises import engine_failures, times_of
 
@@ -101,7 +101,7 @@ def test_the_command_answers_with_rows_and_draws_them(tmp_path: Path, capsys: py
 
 def test_a_csv_of_orders_is_simulated_as_it_stands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "orders.csv"
-    write_torch_csv(file, build_schedule("dualpipe-v", uniform_costs(4, 2, 1, 1, 1, placement="wave"), 8))
+    file.write_text(torch_csv(build_schedule("dualpipe-v", uniform_costs(4, 2, 1, 1, 1, placement="wave"), 8)))
     assert main(["simulate", "--schedule", str(file), "--microbatches", "8", "--json"]) == 0
     own = json.loads(capsys.readouterr().out)
     assert main(["simulate", "--schedule", "dualpipe-v", "--ranks", "4", "--microbatches", "8", "--json"]) == 0

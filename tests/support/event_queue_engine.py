@@ -123,10 +123,10 @@ class EventQueueEngine:
     """Runs one step of a schedule; `span` holds (start, end) of each (rank, action) afterwards."""
 
     def __init__(
-        self, schedule: Schedule, costs: Costs, p2p: str, optimizer_mode: str, speeds: Sequence[float], overlap: bool
+        self, schedule: Schedule, costs: Costs, p2p: str, optimizer_mode: str, speeds: Sequence[float]
     ) -> None:
         self.schedule, self.graph, self.costs = schedule, schedule.graph, costs
-        self.p2p, self.mode, self.speeds, self.overlap = p2p, optimizer_mode, speeds, overlap
+        self.p2p, self.mode, self.speeds = p2p, optimizer_mode, speeds
         self.now, self._heap, self._count = 0, [], 0
         self.needs = Needs(schedule)
         self.rank_of = {a: r for r, order in enumerate(schedule.orders) for a in order if a.kind in COMPUTING}
@@ -203,7 +203,7 @@ class EventQueueEngine:
                 into = self.into[action]
                 items += [("receive", x) for x in sorted(into, key=lambda x: (x.source.stage, *x.name[3:]))]
             copied = action.kind in COPIES
-            if copied or (action.kind is Kind.REDUCE and self.overlap):  # issued as the action before it ends
+            if copied or action.kind is Kind.REDUCE:  # issued as the action before it ends
                 sends = next((i for i, item in enumerate(items) if item_is_last_send(items, i)), len(items))
                 items.insert(sends, action)
                 continue
@@ -362,10 +362,8 @@ class EventQueueEngine:
         self._at(self.now + length, end)
 
     def _facts_before_update(self, rank: int, stage: int) -> list[Hashable]:
-        facts: list[Hashable] = []
-        if self.overlap:
-            mine = [a for a in self.schedule.orders[rank] if a.kind is Kind.REDUCE and a.stage == stage]
-            facts += [("reduced", a) for a in mine]
+        mine = [a for a in self.schedule.orders[rank] if a.kind is Kind.REDUCE and a.stage == stage]
+        facts: list[Hashable] = [("reduced", a) for a in mine]
         if self.mode == "global-norm":
             facts += self._all_gradients(None)
         if self.mode == "post-validated":
@@ -450,13 +448,8 @@ class EventQueueEngine:
         key = (action.stage, action.microbatch)
         members = {r for r, order in enumerate(self.schedule.orders) if action in order}
         self.issued[key].add(rank)
-        if self.overlap:
-            self.collectives[rank].append(key)
-            self._collect(action, members)
-            return True
-        self.running[rank] = True
-        if self.issued[key] == members:
-            self._reduce(action, members)
+        self.collectives[rank].append(key)
+        self._collect(action, members)
         return True
 
     def _collect(self, action: Action, members: set[int]) -> None:
@@ -471,10 +464,7 @@ class EventQueueEngine:
         def end() -> None:
             for rank in members:
                 self.span[rank, action] = (begin, self.now)
-                if self.overlap:
-                    self.collectives[rank].pop(0)
-                else:
-                    self.running[rank] = False
+                self.collectives[rank].pop(0)
             self._state(("reduced", action))
             for rank in members:
                 self._advance(rank)

@@ -23,7 +23,7 @@ from costmodel.architectures.configs import DEFAULTS, PARTS
 from costmodel.calibration import read_calibration
 from costmodel.importers.kineto import read_trace
 from costmodel.importers.layers import read_layers
-from costmodel.importers.nccl_tests import read_nccl_tests
+from costmodel.importers.nccl_tests import links_of, read_nccl_runs
 from costmodel.importers.topology import read_topology
 from costmodel.profiling.journal import Journal
 from planner.checker import check_plan
@@ -235,7 +235,7 @@ def fuzzed(instances: Path | None = None) -> Mapping[str, Fuzzed]:
         "calibration": Fuzzed(read_calibration, ".toml", (CALIBRATION,)),
         "torch-csv": Fuzzed(read_torch_csv, ".csv", (TORCH_CSV,)),
         "nccl-tests": Fuzzed(
-            lambda path: read_nccl_tests([path]), ".txt", (NCCL_TEXT, json.dumps(NCCL_JSON, indent=1))
+            lambda path: links_of(read_nccl_runs([path])), ".txt", (NCCL_TEXT, json.dumps(NCCL_JSON, indent=1))
         ),
         "topology": Fuzzed(
             read_topology, ".txt", (NVIDIA, SLURM, (DATA / "imports" / "slurm_several.yaml").read_text())

@@ -22,7 +22,6 @@ class Case:
     p2p: str
     optimizer_mode: str
     speeds: tuple[float, ...]
-    overlap_reduce: bool
 
 
 def random_case(rng: Random) -> Case:
@@ -36,7 +35,7 @@ def random_case(rng: Random) -> Case:
     num_ranks = schedule.graph.num_ranks
     speeds = tuple(rng.choice((1, 0.5, 0.9, 1.25, 3)) for _ in range(num_ranks)) if rng.random() < 0.3 else ()
     mode = rng.choice(("independent", "global-norm", "post-validated"))
-    case = Case(schedule, costs, p2p, mode, speeds, rng.random() < 0.6)
+    case = Case(schedule, costs, p2p, mode, speeds)
     return _with_pairs(rng, case) if rng.random() < 0.5 else case
 
 

@@ -8,10 +8,10 @@ from planner.search.solvers.cpsat.solver import serve
 from planner.search.solvers.relaxation.data import CutData
 
 
-def solve(data: CutData, estimate_part: float = 0.0) -> list[dict[str, object]]:
+def solve(data: CutData) -> list[dict[str, object]]:
     """Return the findings."""
     stream = io.StringIO()
     request = {"data": data.to_json(), "hint": (), "seconds": 60, "deterministic": 20, "seed": 0,
-               "estimate_part": estimate_part}  # fmt: skip
+               "estimates": False}  # fmt: skip
     serve(request, Findings(stream))
     return [json.loads(line) for line in stream.getvalue().splitlines()]

@@ -43,7 +43,7 @@ def memory(
         at = round(LEVELS * (1 - (limit or 0) / level))
         curves.append(tag("path", class_="limit", d=f"M0 {at}H{scale.end}"))
     unit, whole = unit_of(top)
-    names = [_label(f"{value:g} {unit}", value * whole / level) for value in round_values(0, top / whole, 4)]
+    names = [_label(f"{value:g} {unit}", value * whole / level) for value in round_values(0, top / whole)]
     picture = chart("memory", names, [tag("g", *curves, transform=f"scale(1 {HEIGHT / LEVELS})")], HEIGHT, scale,
                     f"memory over time: {name}", data_level=round(level), data_levels=LEVELS)  # fmt: skip
     return joined(_head(limit, drawn, highest, lowest, peaks), picture)

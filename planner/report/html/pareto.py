@@ -58,13 +58,13 @@ class _Frame:
         """Return grid, figures and the limit."""
         unit, whole = unit_of(self.sizes[1])
         parts = []
-        for value in round_values(self.times[0] / 1e6, self.times[1] / 1e6, 4):
+        for value in round_values(self.times[0] / 1e6, self.times[1] / 1e6):
             x = self.x(value * 1e6)
             parts += [
                 tag("line", x1=x, x2=x, y1=TOP, y2=HEIGHT - BOTTOM, class_="grid"),
                 tag("text", f"{value:g}", x=x, y=HEIGHT - BOTTOM + 16, text_anchor="middle"),
             ]
-        for value in round_values(self.sizes[0] / whole, self.sizes[1] / whole, 4):
+        for value in round_values(self.sizes[0] / whole, self.sizes[1] / whole):
             y = self.y(value * whole)
             parts += [
                 tag("line", x1=f"{LEFT}%", x2=f"{RIGHT}%", y1=y, y2=y, class_="grid"),

@@ -34,9 +34,9 @@ class TimeScale:
         return time_ns // self.tick_ns
 
 
-def round_values(least: float, most: float, about: int) -> list[float]:
-    """Return about `about` round values between two."""
-    rough = (most - least) / about or 1.0
+def round_values(least: float, most: float) -> list[float]:
+    """Return about four round values between two."""
+    rough = (most - least) / 4 or 1.0
     power = 10.0 ** floor(log10(rough))
     step = next((factor * power for factor in (1, 2, 5) if factor * power >= rough), 10 * power)
     first, last = -int(-least // step), int(most // step)

@@ -29,7 +29,7 @@ Named = Sequence[tuple[str, ComparedPlan]]
 def timelines(named: Named) -> Markup:
     """Return the section."""
     measured = [each.measurement.measured for _, each in named if each.measurement]
-    scale = TimeScale(max(_end(timeline) for timeline in (*measured, *(each.predicted for _, each in named))))
+    scale = TimeScale(max(timeline.end_ns for timeline in (*measured, *(each.predicted for _, each in named))))
     limits = [each.limit_bytes for _, each in named]
     top = top_bytes([peak for _, each in named for peak in each.predicted.peak_memory_bytes], limits)
     charts = [_plan(number, name, each, scale, top) for number, (name, each) in enumerate(named, 1)]
@@ -81,7 +81,3 @@ def _plan(number: int, name: str, each: ComparedPlan, scale: TimeScale, top: int
 def rows_of(timeline: Timeline, blocks: Sequence[Sequence[int]]) -> list[DrawnRow]:
     """Return the rows of a timeline whose ranks represent those of the blocks (each for itself without)."""
     return [DrawnRow(row[0], tuple(standing_for(row, blocks))) for row in alike(timeline)]
-
-
-def _end(timeline: Timeline) -> int:
-    return max((span.end_ns for span in timeline.spans), default=1)

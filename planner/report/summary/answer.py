@@ -15,6 +15,7 @@ from planner.plan.limited_by import WORDS
 from planner.plan.provenance import job_of, rank_limits
 from planner.plan.replay import depth, replay
 from planner.plan.rung import cost_per_million_samples, rung
+from planner.question.assumptions import step_interval
 from planner.question.problem import Problem
 from planner.report.comparison.moved import Moved
 from planner.report.summary.alarms import Alarm, alarms
@@ -185,7 +186,7 @@ class PlanAnswer:
         told = {**start, "best_step_time_ns": best_ns, "gain": None, "gain_interval": None}
         if not isinstance(old_ns, int) or not best_ns or not old_ns:
             return told if start else {}
-        known = gain(old_ns, best_ns, self.problem.step_interval)
+        known = gain(old_ns, best_ns, step_interval(self.problem))
         return {**told, "gain": known.share, "gain_interval": known.interval}
 
     def _since(self) -> list[str]:

@@ -11,7 +11,7 @@ from itertools import count, islice, product
 
 from costmodel.errors import NoPlanFits
 from costmodel.stages.config import RECOMPUTE
-from costmodel.stages.strategies.model import NEVER
+from costmodel.stages.strategies.amounts import NEVER
 from planner.candidate.candidate import is_looped
 from planner.candidate.order import WITHIN_LIMIT
 from planner.question.problem import AUTO
@@ -220,6 +220,11 @@ class FamilyBounds:
         best, split_backward_ns = self.pool.best, self.split_backward_ns
         whole = best.fits and best.step_time_ns == self._least_ns(self.of)
         return whole and (split_backward_ns is None or split_backward_ns >= best.step_time_ns)
+
+    @property
+    def known_ns(self) -> int:
+        """The bound that was told last; before that what all work takes on all devices."""
+        return self.pool.lower_bound_ns or self.prepared.free_bounds.work_over_devices_ns
 
     def _least_ns(self, of: Collection[Family]) -> int:
         if not self.seen_all:

@@ -3,7 +3,8 @@
 The process runs `planner.search.solvers.lattice`.
 
 The family of the least bound comes first, for it alone holds the bound of the search down; the next one follows as soon
-as its bound is the least. Leaves out how a bound is proved.
+as its bound is the least. Once half of the time is over the estimate of the best family is asked for, and has as long
+as the bounds that follow it. Leaves out how a bound is proved.
 """
 
 from contextlib import nullcontext
@@ -26,8 +27,6 @@ from planner.search.state.focus import MOST_HALVED, MOST_STAGES
 
 FURTHER = 1.01
 """How far beyond the next family's bound one rises before that is asked for."""
-FIRST_PART, ESTIMATE_PART = 0.6, 0.5
-"""Part of the time that bounds of steps get first, and part of the rest that the estimate of the best family gets."""
 WORK = 100_000_000
 """Pairs of downsets gone through for each deterministic second."""
 UNLIMITED = 1e18
@@ -112,7 +111,7 @@ class LatticeBounder:
         if asked and not goes_on and not self._estimates:  # all is proved, or the process was lost
             self._ended.add(asked)
         if self._asked is None and not self._numbers:
-            self._first = Deadline(limits.remaining_s * FIRST_PART)
+            self._first = Deadline(limits.remaining_s / 2)
         self._asked = None
         if not limits.expired and self._work > 0:
             self._ask(limits)
@@ -147,11 +146,11 @@ class LatticeBounder:
             return
         (least_ns, asked), *rest = rows
         rises = asked not in self._ended and least_ns < best.step_time_ns and self._is_known(asked.family)
-        own, again = self._whole_family(best), self._work - self._all * (1 - FIRST_PART)
+        own, again = self._whole_family(best), self._work - self._all / 2
         first_over = again <= 0 if self._counted else self._first.expired
         if own and own not in self.estimates and self._is_known(own) and (first_over or not rises):
             self.estimates[own] = 0, 0
-            seconds, work = limits.remaining_s * ESTIMATE_PART, self._work * ESTIMATE_PART
+            seconds, work = limits.remaining_s / 2, self._work / 2
             self._send(BoundRequest(own), best.step_time_ns, 0, seconds, work, self._least_estimate(own, best))
         elif rises:
             until_ns = min([best.step_time_ns, *(int(bound_ns * FURTHER) + 1 for bound_ns, _ in rest)])

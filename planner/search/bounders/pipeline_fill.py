@@ -11,7 +11,7 @@ from itertools import accumulate
 import numpy as np
 
 from costmodel.stages.config import RECOMPUTE
-from costmodel.stages.strategies.model import NEVER
+from costmodel.stages.strategies.amounts import NEVER
 from planner.search.space.family import Family
 from planner.search.state.prepared import PreparedProblem
 

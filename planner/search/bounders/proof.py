@@ -74,6 +74,11 @@ class Exact:
     ----------
     bounds : FamilyBounds
         Raised here, and filled with the families of which no partition fits.
+
+    Attributes
+    ----------
+    lost : bool
+        Whether the solver's process was lost.
     """
 
     def __init__(self, bounds: FamilyBounds) -> None:
@@ -87,6 +92,7 @@ class Exact:
         self._data: dict[Part, CutData] = {}
         limit = prepared.problem.effort.deterministic_limit
         self._work = UNLIMITED if limit is None else limit
+        self.lost = False
 
     def _parts(self) -> Iterator[Part]:
         """Yield what the cut model knows; with one stage, or all of them in a line, a graph is a line."""
@@ -104,15 +110,16 @@ class Exact:
         """Whether no family that the cut model knows may hold anything better than the best."""
         return self._next() is None
 
-    def prove(self, solver: Solver, limits: Deadline) -> bool:
-        """Close one family after the other; returns whether the solver's process was lost."""
+    def prove(self, solver: Solver, limits: Deadline) -> Iterator[None]:
+        """Close one family after the other, a request of the solver at a time."""
         while (part := self._next()) and not limits.expired and self._work > 0:
             ended = self._ask(part, solver, limits)
             self._settle()
             self.bounds.settle(limits)
-            if not ended and not limits.hit:
-                return True
-        return False
+            self.lost = not ended and not limits.hit
+            if self.lost:
+                return
+            yield
 
     def _next(self) -> Part | None:
         """Return what may hold something better, that of the least bound."""

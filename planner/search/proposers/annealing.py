@@ -111,17 +111,13 @@ class BriefAnnealing(Annealing):
 
     name = "brief annealing"
 
-    def __init__(self, state: SearchState) -> None:
-        super().__init__(state)
-        self._annealed: set[Family] = set()
-
     def turns(self) -> Iterator[Turn]:
         """Yield families that were not annealed yet."""
         for family in self.families():
-            if family not in self._annealed:
+            if family not in self.done:
                 self.state.bounds.know(family)
                 if self.can(family):
-                    self._annealed.add(family)
+                    self.done.add(family)
                     yield Turn(family, None, BRIEF)
 
     def families(self) -> Iterable[Family]:

@@ -9,7 +9,6 @@ from collections.abc import Generator
 from planner.search.budget import Deadline
 from planner.search.proposers.annealing_run import AnnealingRun, can_anneal
 from planner.search.proposers.order_segments import NUM_RANDOM_ORDERS, cut, polish
-from planner.search.space.family import Family
 from planner.search.space.partitions import FamilyPartitions
 from planner.search.state.focus import NUM_CAREFUL, is_near
 from planner.search.state.pool import CandidatePool
@@ -29,7 +28,6 @@ class Lines(Subsolver):
     def __init__(self, state: SearchState) -> None:
         super().__init__(state)
         self._found = CandidatePool(state.problem, state.aim, state.pool.layer_alignment)
-        self._cut_already: set[Family] = set()
 
     @classmethod
     def supports(cls, state: SearchState) -> bool:
@@ -41,9 +39,9 @@ class Lines(Subsolver):
         prospects = self.state.prospects
         whole = [f for f in prospects.best_by_family() if f.chunks == 1 and not f.split and prospects.is_small(f)]
         for family in whole[:NUM_CAREFUL]:
-            if family in self._cut_already or (self._found.found and not prospects.is_open(family, self._found)):
+            if family in self.done or (self._found.found and not prospects.is_open(family, self._found)):
                 continue
-            self._cut_already.add(family)
+            self.done.add(family)
             cuts = self.state.prepared.cuts(family)
             with cuts.dropped.candidate():
                 self._cut(cuts, self.state.limits)

@@ -1,4 +1,4 @@
-"""CP-SAT on the families that it knows: turns, shares of the work, and what its findings are taken for.
+"""CP-SAT on the families that it knows: which of them, how long, and what its findings are taken for.
 
 Leaves out the model and its process (`planner.search.solvers.cpsat`), and proofs by simulation
 (`planner.search.bounders.proof`).
@@ -6,7 +6,7 @@ Leaves out the model and its process (`planner.search.solvers.cpsat`), and proof
 
 from collections.abc import Generator, Sequence
 
-from costmodel.stages.strategies.model import NEVER
+from costmodel.stages.strategies.amounts import NEVER
 from planner.candidate.evaluate import Evaluated
 from planner.graph.atoms import Partition
 from planner.question.problem import AUTO
@@ -17,20 +17,12 @@ from planner.search.space.family import Family
 from planner.search.space.partitions import FamilyPartitions
 from planner.search.subsolver import Subsolver
 
-ESTIMATE_PART = 0.3
-"""Part of the solver's limits for the estimate, where a schedule or the memory keeps few micro-batches in flight."""
-DETERMINISTIC_PER_S = 0.3
-"""Deterministic seconds of the solver for each second of the time limit, when none are given."""
-NUM_TURNS, TURN_PART = 5, 0.08
-"""Families that the solver looks at in turn first, and the part of its work that each gets for that."""
+UNLIMITED = 1e9
+"""Deterministic seconds where the clock ends a solve."""
 
 
 class CpSatProposer(Subsolver):
-    """CP-SAT on each family that could still hold a better plan, once, the best one first.
-
-    Where there are several, each gets a first turn; then the best one gets half of the work that is left, the others
-    equal parts of the rest.
-    """
+    """CP-SAT on each family that could still hold a better plan, the best one first, in equal parts of the work."""
 
     name = "cut model"
     _done = False
@@ -43,17 +35,12 @@ class CpSatProposer(Subsolver):
         self._done = True
         prospects = self.state.prospects
         open_ones = [f for f in prospects.best_by_family() if f in solvable and prospects.is_open(f)]
-        turns = open_ones[:NUM_TURNS] if len(open_ones) > 1 else []
-        for family in turns:
-            self._solve_family(family, TURN_PART)
-            yield
-        again = [family for family in prospects.best_by_family() if family in open_ones]
-        left = 1 - TURN_PART * len(turns)
-        for number, family in enumerate(again):
-            self._solve_family(
-                family, left if len(again) == 1 else left / 2 if number == 0 else left / 2 / (len(again) - 1)
-            )
-            yield
+        limit = self.state.problem.effort.deterministic_limit
+        for family in open_ones:
+            if prospects.is_open(family):
+                with self.state.prepared.dropped.candidate():
+                    self._solve(family, UNLIMITED if limit is None else limit / len(open_ones))
+                yield
 
     def solvable(self, families: Sequence[Family]) -> list[Family]:
         """Return those that the cut model knows and the effort lets it cut."""
@@ -64,15 +51,10 @@ class CpSatProposer(Subsolver):
         exact = [family for family in families if prepared.free_bounds.is_cut_exactly(family)]
         return [family for family in exact if fixed in (None, prepared.cuts(family).num_places)]
 
-    def _solve_family(self, family: Family, share: float) -> None:
-        """Let CP-SAT cut one family with a share of the work."""
-        if self.state.prospects.is_open(family):
-            with self.state.prepared.dropped.candidate():
-                self._solve(family, share)
-
-    def _solve(self, family: Family, share: float) -> None:
+    def _solve(self, family: Family, work: float) -> None:
+        """Let CP-SAT cut one family; `work` is in its deterministic seconds."""
         state, bounds = self.state, self.state.bounds
-        cuts, request = state.prepared.cuts(family), self._request(family, share)
+        cuts, request = state.prepared.cuts(family), self._request(family, work)
         tried: list[Evaluated] = []
         ended = False
         for finding in state.solver.findings(request, state.limits):
@@ -97,22 +79,18 @@ class CpSatProposer(Subsolver):
         fits = cuts.fixed_stages in (None, max(partition) + 1)
         return cuts.evaluate_under(partition, cuts.schedules) if fits else []
 
-    def _request(self, family: Family, share: float) -> CutRequest:
+    def _request(self, family: Family, work: float) -> CutRequest:
         """Return what the solver is asked for."""
         problem, prepared = self.state.problem, self.state.prepared
         cuts, effort = prepared.cuts(family), problem.effort
         binding = cuts.memory_can_bind and all(problem.memory_limits_bytes)
         data = cut_data(cuts, self.state.bounds.of[family], binding)
         known = self.state.prospects.best_by_family().get(family)
-        work = effort.deterministic_limit
-        if work is None:
-            work = effort.time_limit_s * DETERMINISTIC_PER_S
-        few = problem.schedule != AUTO or data.limit > 0
         return CutRequest(
             data,
             known.candidate.partition if known else (),
             seconds=self.slice.remaining_s,
-            deterministic=work * share,
-            estimate_part=ESTIMATE_PART if few else 0.0,
+            deterministic=work,
+            estimates=problem.schedule != AUTO or data.limit > 0,
             seed=effort.seed,
         )

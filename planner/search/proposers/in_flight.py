@@ -8,7 +8,7 @@ from collections.abc import Generator
 from dataclasses import replace
 from operator import attrgetter
 
-from planner.candidate.candidate import IN_FLIGHT, Candidate
+from planner.candidate.candidate import IN_FLIGHT
 from planner.candidate.evaluate import Evaluated, Evaluator
 from planner.candidate.order import WITHIN_LIMIT
 from planner.candidate.upper_memory import most_in_flight
@@ -58,10 +58,6 @@ class MicrobatchesInFlight(Subsolver):
 
     name = "micro-batches in flight"
 
-    def __init__(self, state: SearchState) -> None:
-        super().__init__(state)
-        self._tuned: set[Candidate] = set()
-
     @classmethod
     def supports(cls, state: SearchState) -> bool:
         """Whether these numbers are open."""
@@ -73,17 +69,17 @@ class MicrobatchesInFlight(Subsolver):
         whole = (each for each in state.pool.found.values() if each.candidate.schedule != WITHIN_LIMIT)
         best = sorted(filter(state.pool.runs, whole), key=_sort_key)[:NUM_TUNED]
         for each in best:
-            if each.candidate not in self._tuned:
+            if each.candidate not in self.done:
                 self._tune(each)
                 yield
 
     def _tune(self, each: Evaluated) -> None:
         state = self.state
         evaluator, family = state.prepared.evaluator(each.candidate.microbatch_size), state.prospects.family_of(each)
-        self._tuned.add(each.candidate)
+        self.done.add(each.candidate)
         with state.prepared.dropped.candidate():
             for found in tuned(evaluator, each, state.limits):
                 if family:
                     state.prepared.family_of[found.candidate] = family
-                self._tuned.add(found.candidate)
+                self.done.add(found.candidate)
                 state.pool.offer([found])

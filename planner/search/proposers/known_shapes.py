@@ -15,7 +15,7 @@ from operator import itemgetter
 
 import numpy as np
 
-from costmodel.stages.strategies.model import NEVER
+from costmodel.stages.strategies.amounts import NEVER
 from planner.candidate.evaluate import Evaluated
 from planner.graph.atoms import Partition
 from planner.search.bounders.priced_cut import could_hold

@@ -31,9 +31,9 @@ FEW_ACTIONS, MOST_ACTIONS = 5_000, 50_000
 others were."""
 NUM_OF_DEGREES, NUM_SIMULATED = 3, 16
 """Families that are estimated of each way to divide, and simulated of all."""
-SHARES, SHARE_PART = (1, 2, 4), 0.4
-"""Of the most stages, all, half and a quarter are tried: with fewer stages fewer hold what skips them; each of these in
-so much of the time left."""
+SHARES = 1, 2, 4
+"""Of the most stages, all, half and a quarter are tried: with fewer stages fewer hold what skips them. Each of these,
+and what improves the best of them, has an equal part of the time left."""
 NUM_SHORT = 3
 """Those that fit, of the fewest actions, which take least time to be written."""
 NUM_IMPROVED, NUM_MOVES, SHAKES = 3, 60, (4, 30)
@@ -56,8 +56,8 @@ def lowest_memory_candidates(prepared: PreparedProblem, seconds: float) -> list[
         row = [each for each in (*under, found.get(family)) if each and pool.runs(each)]
         found.update({family: min(row, key=lambda each: each.sort_key)} if row else {})
 
-    for share in SHARES:
-        looking = Deadline(limits.remaining_s * SHARE_PART)
+    for number, share in enumerate(SHARES):
+        looking = Deadline(limits.remaining_s / (1 + len(SHARES) - number))
         for family in families:
             fits = any(each.fits for each in found.values())
             if found and (looking.expired or (fits and (share > 1 or _num_actions(prepared, family) > MOST_ACTIONS))):

@@ -4,13 +4,12 @@ All effort is counted, so that the result depends on the inputs alone; the clock
 """
 
 from collections.abc import Iterable, Sequence
-from random import Random
 
 from planner.candidate.evaluate import Evaluated
 from planner.graph.atoms import Partition, numbered
 from planner.graph.topological_orders import orders
 from planner.search.budget import Deadline
-from planner.search.proposers.local_search import improve, perturb
+from planner.search.proposers.local_search import improve
 from planner.search.solvers.segment_dp import SegmentationParams, segmentations
 from planner.search.space.partitions import FamilyPartitions, by_stage
 from planner.search.state.pool import NEAR, CandidatePool
@@ -78,15 +77,6 @@ def polish(cuts: FamilyPartitions, candidates: Iterable[Evaluated], pool: Candid
             return
         better = improve(cuts, each, NUM_EVALUATIONS if number < 2 else NUM_EVALUATIONS // 4, limits)
         under_all(cuts, better, pool)
-
-
-def perturb_best(
-    cuts: FamilyPartitions, best: Evaluated, pool: CandidatePool, effort: tuple[int, int], limits: Deadline
-) -> None:
-    """Shake a candidate: `effort` is how often, and the seed."""
-    num_shakes, seed = effort
-    better = perturb(cuts, best, Random(seed), (num_shakes, NUM_EVALUATIONS // 2), limits)  # noqa: S311
-    under_all(cuts, better, pool)
 
 
 def under_all(cuts: FamilyPartitions, each: Evaluated, pool: CandidatePool) -> None:

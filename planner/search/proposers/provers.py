@@ -20,15 +20,19 @@ class Bounds(Subsolver):
         while not bounds.seen_all:
             bounds.take_unseen(self.slice)
             yield
-        bounds.settle(self.slice)
-        yield
-        bounds.settle_split(self.slice)
+        for settle in (bounds.settle, bounds.settle_split):
+            settle(self.slice)
+            while self.slice.expired:  # it goes on in the next turn
+                yield
+                settle(self.slice)
+            yield
 
 
-class ExactProof(Subsolver):
-    """The cut model goes through all that may be better than the best."""
+class ExactProof(Bounds):
+    """The cut model goes through all that may be better than the best, once that is bounded without it."""
 
     name, kind = "proof", "prove"
+    _done = False
 
     @classmethod
     def supports(cls, state: SearchState) -> bool:
@@ -38,9 +42,11 @@ class ExactProof(Subsolver):
     def steps(self) -> Generator[None]:
         """Prove until nothing is left, or the search is over."""
         state = self.state
-        if state.closed or state.solver_lost or not state.pool.found:
+        if self._done or not state.pool.found:
             return
+        self._done = True
+        yield from super().steps()
         proof = Exact(state.bounds)
-        state.solver_lost = proof.prove(state.solver, state.limits)
+        yield from proof.prove(state.solver, state.limits)
+        state.solver_lost |= proof.lost
         state.closed = proof.done  # but for families that the model does not know
-        yield

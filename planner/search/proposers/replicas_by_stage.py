@@ -35,10 +35,6 @@ class ReplicasByStage(Subsolver):
 
     name = "replicas by stage"
 
-    def __init__(self, state: SearchState) -> None:
-        super().__init__(state)
-        self._varied: set[Candidate] = set()
-
     @classmethod
     def supports(cls, state: SearchState) -> bool:
         """Whether stages may have replicas of their own number."""
@@ -49,8 +45,8 @@ class ReplicasByStage(Subsolver):
         prepared, problem = self.state.prepared, self.state.problem
         for found in _starts(prepared, self.state.pool):
             count = problem.global_batch // found.microbatch_size
-            if found not in self._varied and 4 * count * found.num_stages <= MOST_ACTIONS:
-                self._varied.add(found)
+            if found not in self.done and 4 * count * found.num_stages <= MOST_ACTIONS:
+                self.done.add(found)
                 with prepared.dropped.candidate():
                     self.state.pool.offer(_varied(prepared, found))
                 yield

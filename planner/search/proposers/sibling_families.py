@@ -24,7 +24,6 @@ class OtherOptions(Subsolver):
         super().__init__(state)
         self._alike: dict[Family, list[Family]] = {}
         self._num_known = 0
-        self._tried: set[tuple[object, Family]] = set()
 
     def steps(self) -> Generator[None]:
         """Offer one cut in one family after the other."""
@@ -34,8 +33,8 @@ class OtherOptions(Subsolver):
             found = each.candidate
             for family in self._alike.get(_kind(own), ()):
                 key = found.partition, family
-                if family != own and key not in self._tried and found.num_stages > 1 and prospects.is_open(family):
-                    self._tried.add(key)
+                if family != own and key not in self.done and found.num_stages > 1 and prospects.is_open(family):
+                    self.done.add(key)
                     cuts = self.state.prepared.cuts(family)
                     pool.offer(cuts.evaluate_under(found.partition, (found.schedule,), line=found.line))
                     yield

@@ -9,7 +9,6 @@ from functools import partial
 from operator import itemgetter
 
 from costmodel.stages.config import StageConfig
-from planner.candidate.candidate import Candidate
 from planner.candidate.order import WITHIN_LIMIT
 from planner.graph.atoms import Partition
 from planner.search.proposers.balanced_partitions import balanced_partitions
@@ -35,10 +34,6 @@ class SplitBackward(Subsolver):
 
     name = "split backwards"
 
-    def __init__(self, state: SearchState) -> None:
-        super().__init__(state)
-        self._made: set[Candidate] = set()
-
     @classmethod
     def supports(cls, state: SearchState) -> bool:
         """Whether backwards may be split."""
@@ -49,7 +44,7 @@ class SplitBackward(Subsolver):
         state = self.state
         for found in _lines_and_all(state):
             with state.prepared.dropped.candidate():
-                for family, each in split_plans(state.prepared, found, state.pace, state.limits, self._made):
+                for family, each in split_plans(state.prepared, found, state.pace, state.limits, self.done):
                     if family:
                         state.bounds.know(family)
                     found.offer([each])
@@ -61,10 +56,6 @@ class SplitLocalSearch(Subsolver):
     """The best plan, and the best line, where its backwards are split: atoms moved across cuts."""
 
     name = "local search of split backwards"
-
-    def __init__(self, state: SearchState) -> None:
-        super().__init__(state)
-        self._improved: set[Candidate] = set()
 
     @classmethod
     def supports(cls, state: SearchState) -> bool:
@@ -83,14 +74,14 @@ class SplitLocalSearch(Subsolver):
         own = state.prepared.family_of.get(best.candidate)
         allowed = state.pace.allows(FEWEST * best.num_actions, state.limits)
         # from the same plan the same moves lead to the same one
-        if not (own and own.split and allowed) or best.candidate in self._improved:
+        if not (own and own.split and allowed) or best.candidate in self.done:
             return False
         cuts, number = state.prepared.cuts(own), WORK // max(1, best.num_actions)
         with state.prepared.dropped.candidate():
             better = improve(cuts, best, min(NUM_EVALUATIONS, number), self.slice)
             under_all(cuts, better, state.pool)
         if not self.slice.expired:  # else it goes on in the next turn: what was simulated is known
-            self._improved |= {best.candidate, better.candidate}
+            self.done |= {best.candidate, better.candidate}
         return True
 
 
@@ -98,10 +89,6 @@ class SplitSiblings(Subsolver):
     """Where the best plan has split backwards: balanced cuts of families like its own, which whole may be too slow."""
 
     name = "split siblings"
-
-    def __init__(self, state: SearchState) -> None:
-        super().__init__(state)
-        self._seen: set[Family] = set()
 
     @classmethod
     def supports(cls, state: SearchState) -> bool:
@@ -133,9 +120,9 @@ class SplitSiblings(Subsolver):
         state = self.state
         best = state.prepared.family_of.get(state.pool.best.candidate)
         for family in self._near(best) if best and best.split else ():
-            if family in self._seen:
+            if family in self.done:
                 continue
-            self._seen.add(family)
+            self.done.add(family)
             state.bounds.know(family)
             if not (state.prospects.is_open(family) and state.prospects.is_small(family)):
                 continue

@@ -5,7 +5,7 @@ work; W may come last. Leaves out cuts made for split backwards, which annealing
 the bound and local search find.
 """
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -25,7 +25,7 @@ MOST_TRIED = 16
 
 
 def split_plans(
-    prepared: PreparedProblem, pool: CandidatePool, pace: OrderPace, limits: Deadline, made: set[Candidate]
+    prepared: PreparedProblem, pool: CandidatePool, pace: OrderPace, limits: Deadline, made: set[Hashable]
 ) -> Iterator[tuple[Family | None, Evaluated]]:
     """Yield plans with split backwards, each with its family, of the best whole ones first, while they may be the best.
 

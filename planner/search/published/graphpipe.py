@@ -46,13 +46,6 @@ def propose(view: View, memory_bytes: float, limits: Deadline) -> Sequence[Propo
     return found
 
 
-def propose_singly(view: View, memory_bytes: float, limits: Deadline) -> Sequence[ProposedStage] | None:
-    """Return the stages whose slowest is fastest, each taking one micro-batch an action."""
-    tables = _tables(view, (1,))
-    allowance = Allowance(view.num_devices, memory_bytes, tables.replicas)
-    return _best(view, tables, allowance, limits) if tables.replicas else None
-
-
 def _best(view: View, tables: "_Tables", allowance: Allowance, limits: Deadline) -> Sequence[ProposedStage] | None:
     works_ns = [min(each) for each in zip(*map(_works_ns, tables.ways), strict=True)]
     search = GraphStages(tables.root, tables.choices, works_ns, allowance, view.num_microbatches, limits)

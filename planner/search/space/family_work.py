@@ -9,7 +9,7 @@ from functools import cached_property
 
 from costmodel.errors import PenstockError
 from costmodel.stages.config import StageConfig
-from costmodel.stages.strategies.model import NEVER
+from costmodel.stages.strategies.amounts import NEVER
 from planner.question.problem import Problem
 from planner.search.space.family import Family, FamilySpace
 

@@ -33,13 +33,12 @@ def allows_custom_in_flight(problem: Problem) -> bool:
     return problem.schedule in (AUTO, IN_FLIGHT) and not named
 
 
-def allows_per_stage_replicas(problem: Problem, pinned: PinnedPlaces, *, singly: bool = False) -> bool:
+def allows_per_stage_replicas(problem: Problem, pinned: PinnedPlaces) -> bool:
     """Whether replicas may differ by stage: nothing fixes them, and the target takes stages configured differently.
 
-    A proof leaves them out. With `singly` they may be fixed to one each.
+    A proof leaves them out.
     """
-    data = (None, 1) if singly else (None,)
-    fixed = problem.space.data not in data or problem.space.stages or pinned.places or problem.num_devices == 1
+    fixed = problem.space.data is not None or problem.space.stages or pinned.places or problem.num_devices == 1
     run = problem.schedule in (AUTO, IN_FLIGHT, WITHIN_LIMIT, *REPLICA_SCHEDULES)
     run = run and problem.target in ("", "any", "executor")
     return run and not fixed and problem.planner == "ours" and not problem.exact

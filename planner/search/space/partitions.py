@@ -156,10 +156,6 @@ class FamilyPartitions:
         """What each atom takes of a step, divided by its micro-batches."""
         return tuple(p + c // self.num_microbatches for p, c in zip(self.paces_ns, self.closing_ns, strict=True))
 
-    def loads_ns(self, partition: Partition) -> list[int]:
-        """Return what each stage of a cut takes of a step, divided by its micro-batches."""
-        return by_stage(partition, self.shares_ns)
-
     @cached_property
     def speeds(self) -> tuple[float, ...]:
         """Speed of each place: that of its slowest rank, in units of the slowest type of device."""

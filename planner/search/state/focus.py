@@ -6,7 +6,7 @@ Leaves out what care is (`planner.search.loop`).
 from collections.abc import Mapping
 from dataclasses import replace
 
-from costmodel.stages.strategies.model import NEVER
+from costmodel.stages.strategies.amounts import NEVER
 from planner.candidate.evaluate import Evaluated
 from planner.search.space.family import Family
 from planner.search.state.pool import CandidatePool
@@ -73,11 +73,6 @@ class FamilySelector:
             if family:
                 found.setdefault(family, each)
         return found
-
-    def near_best(self) -> list[tuple[Family, Evaluated]]:
-        """Return the families of `reached` and their best; while nothing fits those few that are least over."""
-        rows = list(self.best_by_family().items())
-        return rows if self._incumbent.best_fits else rows[:NUM_CAREFUL]
 
     def family_of(self, each: Evaluated) -> Family | None:
         """Return the family of a candidate whose stages its cuts placed."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import cached_property, partial
 from operator import add
 
-from costmodel.stages.strategies.model import NEVER
+from costmodel.stages.strategies.amounts import NEVER
 from planner.candidate.evaluate import Evaluator
 from planner.graph.atoms import Atoms
 from planner.graph.bottleneck_operators import BottleneckOperators

@@ -1,5 +1,6 @@
-"""Whose turn it is in a search: by gain per second, before and since; first plans alone; a share for proofs."""
+"""Whose turn it is in a search: by gain per second, before and since; first plans alone; proofs by the same rule."""
 
+import math
 import time
 from collections.abc import Generator
 
@@ -10,7 +11,7 @@ from planner.question.problem import Effort, Problem
 from planner.search.budget import Deadline
 from planner.search.state.record import Kind
 from planner.search.subsolver import SearchState, Subsolver
-from planner.search.turns import PROVE_SHARE, Prior, Scheduler
+from planner.search.turns import Prior, Scheduler
 from tests.support.random_profiles import chain
 
 LONG_S = 1000.0
@@ -53,7 +54,7 @@ def state() -> SearchState:
 
 
 def turns(state: SearchState, rows: list[tuple[type[Subsolver], Prior]], most_s: float = LONG_S) -> Scheduler:
-    """Give turns until nothing is left, or for so many counted seconds."""
+    """Give turns until nothing is left, or for some counted seconds."""
     scheduler = Scheduler(state, rows, lambda: None, most_s)
     scheduler.run(Deadline(LONG_S))
     return scheduler
@@ -88,15 +89,19 @@ def test_while_nothing_fits_parts_that_make_first_plans_are_alone() -> None:
     assert notes == ["first"] * 5
 
 
-def test_parts_that_prove_get_their_share_and_all_that_is_left(state: SearchState) -> None:
+def test_parts_that_prove_share_the_time_by_the_same_rule(state: SearchState) -> None:
     notes: list[str] = []
-    better, bounds = part("better", notes, pieces=100), part("bounds", notes, "prove", pieces=50)
-    turns(state, [(better, Prior(1.0, 1.0, 1.0)), (bounds, Prior(0.0, 1.0, 1.0))])
-    while_both = notes[: len(notes) - 1 - notes[::-1].index("better")]
-    assert notes.count("better") == 100
-    assert notes.count("bounds") == 50
-    assert while_both.count("bounds") == pytest.approx(PROVE_SHARE * len(while_both), abs=2)
-    assert set(notes[-20:]) == {"bounds"}
+    better, bounds = part("better", notes, pieces=10**6), part("bounds", notes, "prove", pieces=10**6)
+    turns(state, [(better, Prior(0.4, 1.0, 1.0)), (bounds, Prior(0.1, 1.0, 1.0))], most_s=200.0)
+    assert notes.count("bounds") == pytest.approx(0.2 * len(notes), abs=5)
+
+
+def test_a_bound_that_rises_counts_as_a_step_that_falls(state: SearchState) -> None:
+    notes: list[str] = []
+    bounds = part("bounds", notes, "prove", pieces=2)
+    bounds.piece = lambda each: setattr(each.state.pool, "lower_bound_ns", 2 * each.state.bounds.known_ns)  # type: ignore[method-assign]
+    row, *_ = turns(state, [(bounds, Prior(0.1, 1.0, 1.0))]).rows
+    assert row.gain == pytest.approx(2 * math.log(2))
 
 
 def test_what_is_raised_in_a_turn_costs_that_turn_alone(state: SearchState) -> None:

@@ -20,13 +20,13 @@ from planner.search.solvers.relaxation.data import CutData
 
 @dataclass(frozen=True, slots=True)
 class CutRequest:
-    """What the process is asked for; the estimate takes `estimate_part` of the limits, the bound the rest."""
+    """What the process is asked for: the bound, and where it `estimates` that in an equal part of the limits."""
 
     data: CutData
     hint: tuple[int, ...]
     seconds: float
     deterministic: float
-    estimate_part: float
+    estimates: bool
     seed: int
 
     def to_json(self) -> str:

@@ -21,23 +21,21 @@ from planner.search.solvers.relaxation.data import CutData
 if TYPE_CHECKING:
     from planner.search.solvers.lattice.rising import BoundSession
 
-ALONE_PART = 0.7
-"""Part of the limits for one worker alone."""
 MOST_LATTICES = 4
 """Lattices that are kept."""
 
 
 def serve(request: dict[str, Any], found: Findings) -> None:
-    """Solve one request: both objectives in turn, each with its part of the limits."""
+    """Solve one request: each objective by one worker alone, then by several, in equal parts of the limits."""
     data = CutData.from_json(request["data"])
     hint = tuple(request["hint"])
-    for objective, part in (("bound", 1 - request["estimate_part"]), ("estimate", request["estimate_part"])):
-        if part > 0:
-            cut = CutModel(data, objective)
-            if hint:
-                cut.hint(hint)
-            if cut.solve(request, part * ALONE_PART, found, alone=True):
-                cut.solve(request, part * (1 - ALONE_PART), found, alone=False)
+    objectives = ("bound", "estimate") if request["estimates"] else ("bound",)
+    for objective in objectives:
+        cut, part = CutModel(data, objective), 1 / (2 * len(objectives))
+        if hint:
+            cut.hint(hint)
+        if cut.solve(request, part, found, alone=True):
+            cut.solve(request, part, found, alone=False)
 
 
 class Server:
