@@ -281,7 +281,7 @@ def _of_bridge(name: str, line: Line, model: str, precision: str) -> MeasuredJob
         "expert": expert, "zero": 1,
     }  # fmt: skip
     told = told_of("Megatron-Bridge", name)
-    return replace(job_of({key: str(value) for key, value in cells.items()} | told, Path()), name=name, group="")
+    return replace(job_of({**{key: str(value) for key, value in cells.items()}, **told}, Path()), name=name, group="")
 
 
 ARCHIVE, STEPS = "aceso_a10g_l4.tar.gz", "validation_aceso_measured.csv"
