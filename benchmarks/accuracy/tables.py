@@ -73,12 +73,15 @@ def trainers_of_sources() -> Mapping[str, str]:
 
 @cache
 def corrections() -> Mapping[tuple[str, str], Mapping[str, str]]:
-    """Return the cells that a source's own text tells otherwise than the given table, by source and case."""
+    """Return the cells that a source's own text tells otherwise than the given table, by source and case.
+
+    Those of all cases of a source have no case.
+    """
     found = {}
     for node in _sources()["correction"].items():
-        row = node.members(("source", "case", "cells", "supports"))
+        row = node.members(("source", "cells", "supports"), ("case",))
         cells = {name: cell.text() for name, cell in row["cells"].entries().items()}
-        found[row["source"].text(), row["case"].text()] = cells
+        found[row["source"].text(), row["case"].text() if "case" in row else ""] = cells
     return found
 
 
@@ -323,7 +326,7 @@ def _runs(path: Path) -> Iterator[Row]:
 def _of_run(run: MeasuredRun, path: Path) -> Row:
     source, case = run.cells.get("source", path.stem), run.cells.get("case", f"row {run.number}")
     sources = (source, f"{source} {run.cells['device']}") if source in SEVERAL_DEVICES else (source,)
-    told = corrections().get((source, case))
+    told = {**corrections().get((source, ""), {}), **corrections().get((source, case), {})}
     return Row(case, sources, job_of({**run.cells, **told}, path.parent) if told else run.job, run.why_not)
 
 

@@ -43,7 +43,7 @@ class MemoryModel:
         states, training = self.states(sharding.config, sharding.copies), self.build.training
         moved = moved_bytes(sharding, kept_bytes)
         routed = self._experts_kept(sharding, kept_bytes - moved)
-        fp8_copy = states.parameters // 2 * (training.precision == "fp8")
+        fp8_copy = states.parameters // 2 * training.fp8_copy_bytes * (training.precision == "fp8")
         return MemoryTerms(
             parameters=Amount(states.parameters, states.parameters + fp8_copy),
             gradients=Amount(states.gradients, self._widest(states.gradients)),
@@ -66,9 +66,13 @@ class MemoryModel:
         )
 
     def _widest(self, gradients: int) -> int:
-        """Return what gradients take in fp32, as some trainers keep those of 16 bits; others keep both."""
+        """Return what gradients take in fp32, as some trainers keep those of 16 bits; others keep both.
+
+        Those that are summed where they are kept, or by FSDP2, are of the trainer's width.
+        """
         training = self.build.training
-        if not training.mixed or training.gradient_copy_bytes:
+        known = training.summed_in_place or training.by_block
+        if not training.mixed or training.gradient_copy_bytes or known:
             return gradients
         return gradients * 4 // training.gradient_width(4)
 
