@@ -155,7 +155,8 @@ def _made(outcome: SearchOutcome, chosen: Evaluated, not_taken: str, passed_over
     if found is None:
         return None
     best, tight = outcome.pool.best, None
-    if not unrun and not not_taken and chosen.step_time_ns > best.step_time_ns:
+    behind = chosen.step_time_ns > best.step_time_ns and not (unrun and unrun.step_time_ns == best.step_time_ns)
+    if behind and not not_taken:
         tight = None if fits_for_sure(outcome.prepared, best) else best
     told = {
         name: {"step_time_ns": each.step_time_ns, "strategy": each.strategy}

@@ -34,20 +34,24 @@ def with_room_first(
 ) -> Sequence[Evaluated]:
     """Return the choices, the first that fits for sure before all; the order that they have where none is known to.
 
-    None comes first that is slower than an old plan which can still be used, or that no trainer runs.
+    None comes first that is slower than an old plan which can still be used; those that no trainer runs stay before it,
+    to be passed over.
     """
     prepared, old, looked_at = outcome.prepared, outcome.old_plan, 0
     by_target = prepared.problem.target in RUNNERS
+    unrun: list[Evaluated] = []
+    tight: list[Evaluated] = []
     for position, each in enumerate(choices):
+        runs = by_target or outcome.pool.somebody_may_run(each)
         too_slow = old and old.never_above_ns and each.step_time_ns > old.never_above_ns
-        if too_slow or not _may_have_room(prepared, each) or not (by_target or outcome.pool.somebody_may_run(each)):
-            continue
-        if looked_at == MOST_LOOKED_AT or (limits and looked_at and limits.expired):
-            break
-        looked_at += 1
-        with prepared.dropped.candidate():
-            if fits_for_sure(prepared, each):
-                return [each, *choices[:position], *choices[position + 1 :]]
+        if runs and not too_slow and _may_have_room(prepared, each):
+            if looked_at == MOST_LOOKED_AT or (limits and looked_at and limits.expired):
+                break
+            looked_at += 1
+            with prepared.dropped.candidate():
+                if fits_for_sure(prepared, each):
+                    return [*unrun, each, *tight, *choices[position + 1 :]]
+        (tight if runs else unrun).append(each)
     return choices
 
 

@@ -233,17 +233,18 @@ class MemoryModel:
     def working_bytes(self, vectors: Vectors, operators: Sequence[int]) -> int:
         """Return what is alive beyond all that is kept while a micro-batch runs: measured, or the loss's gradient."""
         found = vectors.workspace_peak(operators)
-        if found is None:
-            gradient = self.build.loss_gradient(operators, vectors.saved.tensor_bytes)
-            return gradient * (self.build.training.loss_bytes - 4) // 2
-        return found
+        return self._of_loss(vectors, operators, self.build.training.loss_bytes - 4) if found is None else found
+
+    def _of_loss(self, vectors: Vectors, operators: Sequence[int], width: int) -> int:
+        """Return what so many bytes of each logit take."""
+        return self.build.loss_gradient(operators, vectors.saved.tensor_bytes) * width // 2
 
     def _workspace(self, sharding: StageSharding) -> Amount:
         """Return what a micro-batch works with beyond what is kept, and cuBLAS's workspace."""
         working, cuda = self._working(sharding), self.build.cuda
-        most = working * self.build.training.worst_loss_bytes // max(1, self.build.training.loss_bytes - 4)
-        if sharding.vectors.workspace is not None:
-            most = 2 * working
+        most = 2 * working
+        if sharding.vectors.workspace is None:
+            most = self._of_loss(sharding.vectors, sharding.operators, self.build.training.worst_loss_bytes)
         return Amount(working + CUBLAS_BYTES * cuda, most + 4 * CUBLAS_BYTES * cuda)
 
 

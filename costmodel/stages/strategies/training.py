@@ -16,8 +16,6 @@ EXECUTOR = "executor"
 """The trainer that runs plans as they are; any other has the convention of Megatron-LM, torchtitan, DeepSpeed."""
 BUCKET_BYTES = 25 * 2**20
 """torch's default ``bucket_cap_mb``."""
-EVERY_LOGIT_BYTES = 16
-"""Of a logit of 16 bits: itself 2, fp32 copy 4, softmax 4, gradients of these 4 and 2."""
 PRECISIONS = ("", "fp32", "tf32", "fp16", "bf16", "fp8")
 WIDTHS = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 2}
 """Bytes of a value that is kept: fp8 trainers keep weights and activations in bf16, and cast into each matmul.
@@ -242,12 +240,11 @@ class TrainingJob:
 
     @property
     def worst_loss_bytes(self) -> int:
-        """Bytes alive of a 16-bit logit beyond the 4 that are kept, at most.
+        """Bytes alive of a 16-bit logit beyond the 4 that are kept, at most: a gradient more than the loss is known for.
 
-        Twice what the trainer's loss is known to take, or all that a loss of PyTorch can: the logit, its copy in fp32,
-        its softmax, and both of their gradients.
+        So does PyTorch's own: the logit, its copy in fp32, its softmax and the gradient of that, 14 bytes.
         """
-        return min(2 * (self.loss_bytes - 4), EVERY_LOGIT_BYTES - 4)
+        return self.loss_bytes - 4 + 2
 
     def bucket_of(self, num_ranks: int) -> int:
         """Bytes that are summed over a number of ranks at once."""
