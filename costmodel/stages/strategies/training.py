@@ -240,7 +240,7 @@ class TrainingJob:
 
     @property
     def worst_loss_bytes(self) -> int:
-        """Bytes alive of a 16-bit logit beyond the 4 that are kept, at most: a gradient more than the loss is known for.
+        """Bytes alive of a 16-bit logit beyond the 4 that are kept, at most: a gradient more than is known.
 
         So does PyTorch's own: the logit, its copy in fp32, its softmax and the gradient of that, 14 bytes.
         """
