@@ -31,7 +31,7 @@ PRECISIONS = {
     "bf16": Precision("bfloat16", 2, 2),
     "fp8": Precision("bfloat16", 2, 2),
 }
-"""fp8 computes matrix products in 8 bits; parameters and what is kept stay at 16 (Transformer Engine's usage)."""
+"""fp8 computes matrix products in 8 bits; parameters and values stay at 16; a trainer may keep its casts."""
 
 
 BUFFER_BYTES = 4

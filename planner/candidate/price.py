@@ -104,6 +104,7 @@ class Pricer:
         ]
         stages = self._with_host_time(stages, places, flows)
         blocks, ranks = self._blocks_at(tuple(places))
+        stages = self._shared_on_ranks(stages, ranks)
         multiples = tuple(place.microbatch_multiple for place in places)
         costs = Costs(tuple(stages), edges, ranks, multiples)
         return Priced(tuple(map(self._operators, rows)), flows, costs, tuple(flag for flag, _ in sums), blocks)
@@ -209,6 +210,20 @@ class Pricer:
             there_ns, back_ns = (list(self._host_ns(tensors, config, most)) for tensors in (row, back))
             host.add(source, target, there_ns, back_ns)
         return host.onto(stages)
+
+    def _shared_on_ranks(self, stages: list[StageCost], ranks: Sequence[tuple[int, ...]]) -> list[StageCost]:
+        """Count what actions work with once on ranks of several stages: of the stage that works with most."""
+        if len(stages) == len(set(chain.from_iterable(ranks))) == sum(map(len, ranks)):
+            return stages
+        shared = self.problem.training.once_a_rank
+        sizes = [sum(size for name, size in stage.memory_terms if name in shared) for stage in stages]
+        found, counted = list(stages), set[int]()
+        for i in sorted(range(len(stages)), key=sizes.__getitem__, reverse=True):
+            if counted.issuperset(ranks[i]) and sizes[i]:
+                terms = tuple((name, 0 if name in shared else size) for name, size in stages[i].memory_terms)
+                found[i] = replace(stages[i], static_bytes=stages[i].static_bytes - sizes[i], memory_terms=terms)
+            counted.update(ranks[i])
+        return found
 
     @cached_property
     def _message_ns(self) -> int:

@@ -18,8 +18,9 @@ from simulator.actions import Action
 def upper_bytes(evaluator: Evaluator, candidate: Candidate, run: Run, kind: str = "device") -> list[int]:
     """Return the upper bound of each simulated rank: its peak, and by how much its stages' terms may exceed theirs.
 
-    Workspace and context, which no stage has for itself, count once a rank; so do communicators, which its stages
-    share: one for each group, one with each neighbour for messages, and the one of all ranks.
+    What actions work with (`TrainingJob.once_a_rank`) and the context, which no stage has for itself, count once a
+    rank; so do communicators, which its stages share: one for each group, one with each neighbour for messages, and
+    the one of all ranks.
 
     Parameters
     ----------
@@ -31,19 +32,21 @@ def upper_bytes(evaluator: Evaluator, candidate: Candidate, run: Run, kind: str 
     peaks = list(run.times.peak_memory_bytes)
     neighbours = schedule.graph.neighbours(evaluator.num_microbatches)
     on_gpus = any(device.type == "cuda" for device in evaluator.problem.machines.devices)
-    more, shared, outside = [0] * len(peaks), [0] * len(peaks), [0] * len(peaks)
+    names = evaluator.problem.training.once_a_rank
+    more, shared, points, outside = ([0] * len(peaks) for _ in range(4))
     for stage in range(candidate.num_stages):
         for rank in schedule.graph.ranks[stage]:
             terms = stage_terms(evaluator, candidate, run, stage, most_in_flight(schedule.orders[rank], stage))
-            workspace = terms.workspace.upper - terms.workspace.point
-            more[rank] += terms.tensors_upper - terms.point_bytes - workspace
-            shared[rank] = max(shared[rank], workspace)
+            own = [getattr(terms, name) for name in names]
+            point, upper = sum(amount.point for amount in own), sum(amount.upper for amount in own)
+            more[rank] += terms.tensors_upper - terms.point_bytes - (upper - point)
+            shared[rank], points[rank] = max(shared[rank], upper), max(points[rank], point)
             communicators = terms.communicators
             if on_gpus:
                 communicators += len(neighbours[rank]) * MESSAGES_BYTES + (len(peaks) > 1) * COMMUNICATOR_BYTES
             outside[rank] = max(outside[rank], communicators + terms.context)
     beyond = UNSEEN if kind == KINDS[0] else evaluator.problem.training.fragmentation
-    tensors = [peak + a + b for peak, a, b in zip(peaks, more, shared, strict=True)]
+    tensors = [peak + a + b - c for peak, a, b, c in zip(peaks, more, shared, points, strict=True)]
     return [
         size + round(beyond * size) + (kind == KINDS[-1]) * besides
         for size, besides in zip(tensors, outside, strict=True)

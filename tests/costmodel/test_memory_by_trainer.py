@@ -64,3 +64,23 @@ def test_an_allocators_reserve_is_a_part_of_tensors_alone() -> None:
     found = terms("megatron", StageConfig(4, zero=1))
     assert found.fragmentation.upper == round(found.fragmenting * found.tensors_upper)
     assert replace(found, context=0, communicators=0).fragmentation == found.fragmentation
+
+
+def test_transformer_engines_products_keep_what_they_read_in_8_bits_and_torchaos_in_16() -> None:
+    kept = {
+        (trainer, precision): terms(trainer, StageConfig(), precision).activations.point
+        for trainer in ("megatron", "torchtitan")
+        for precision in ("bf16", "fp8")
+    }
+    assert kept["torchtitan", "fp8"] == kept["torchtitan", "bf16"]
+    assert 0.7 < kept["megatron", "fp8"] / kept["megatron", "bf16"] < 1
+
+
+def test_a_trainer_that_is_like_another_has_its_habits_but_those_that_its_row_says() -> None:
+    usual, mlperf = trainers()["megatron"], trainers()["megatron-mlperf5_0"]
+    assert replace(usual, gradient_bytes=2, fp8_copy_bytes=0) == mlperf
+
+
+def test_gradients_summed_where_they_are_kept_are_of_the_trainers_width() -> None:
+    found = terms("megatron-mlperf5_0", StageConfig(4, zero=1), "fp8").gradients
+    assert found.upper == found.point

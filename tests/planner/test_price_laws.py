@@ -159,3 +159,15 @@ def test_more_blocks_never_cost_less(few: int, more: int, device: str, space: Sp
     (few_ns, few_bytes), (more_ns, more_bytes) = times
     assert few_ns <= more_ns
     assert few_bytes <= more_bytes
+
+
+def test_what_actions_work_with_counts_once_on_a_rank_of_several_stages() -> None:
+    space = Space(stages=2, chunks=2, data=4, tensor=1, context=1, zero=1, recompute="full")
+    asked = replace(problem(described("llama3-8b", "h100-sxm-80", "bf16"), space), schedule="interleaved-1f1b")
+    evaluator = fixed_evaluator(asked)
+    priced = evaluator.simulate(fixed_candidate(evaluator)).priced.costs
+    for name in asked.training.once_a_rank:
+        held = [dict(stage.memory_terms).get(name, 0) for stage in priced.stages]
+        for place in range(2):
+            assert sum(size > 0 for size in held[place::2]) <= 1, name
+    assert all(stage.static_bytes == sum(size for _, size in stage.memory_terms) for stage in priced.stages)

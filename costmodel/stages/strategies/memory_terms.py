@@ -43,7 +43,7 @@ class MemoryModel:
         states, training = self.states(sharding.config, sharding.copies), self.build.training
         moved = moved_bytes(sharding, kept_bytes)
         routed = self._experts_kept(sharding, kept_bytes - moved)
-        fp8_copy = states.parameters // 2 * (training.precision == "fp8")
+        fp8_copy = states.parameters // 2 * training.fp8_copy_bytes * (training.precision == "fp8")
         return MemoryTerms(
             parameters=Amount(states.parameters, states.parameters + fp8_copy),
             gradients=Amount(states.gradients, self._widest(states.gradients)),
@@ -66,9 +66,13 @@ class MemoryModel:
         )
 
     def _widest(self, gradients: int) -> int:
-        """Return what gradients take in fp32, as some trainers keep those of 16 bits; others keep both."""
+        """Return what gradients take in fp32, as some trainers keep those of 16 bits; others keep both.
+
+        Those that are summed where they are kept, or by FSDP2, are of the trainer's width.
+        """
         training = self.build.training
-        if not training.mixed or training.gradient_copy_bytes:
+        known = training.summed_in_place or training.by_block
+        if not training.mixed or training.gradient_copy_bytes or known:
             return gradients
         return gradients * 4 // training.gradient_width(4)
 
@@ -229,17 +233,18 @@ class MemoryModel:
     def working_bytes(self, vectors: Vectors, operators: Sequence[int]) -> int:
         """Return what is alive beyond all that is kept while a micro-batch runs: measured, or the loss's gradient."""
         found = vectors.workspace_peak(operators)
-        if found is None:
-            gradient = self.build.loss_gradient(operators, vectors.saved.tensor_bytes)
-            return gradient * (self.build.training.loss_bytes - 4) // 2
-        return found
+        return self._of_loss(vectors, operators, self.build.training.loss_bytes - 4) if found is None else found
+
+    def _of_loss(self, vectors: Vectors, operators: Sequence[int], width: int) -> int:
+        """Return what so many bytes of each logit take."""
+        return self.build.loss_gradient(operators, vectors.saved.tensor_bytes) * width // 2
 
     def _workspace(self, sharding: StageSharding) -> Amount:
         """Return what a micro-batch works with beyond what is kept, and cuBLAS's workspace."""
         working, cuda = self._working(sharding), self.build.cuda
-        most = working * self.build.training.worst_loss_bytes // max(1, self.build.training.loss_bytes - 4)
-        if sharding.vectors.workspace is not None:
-            most = 2 * working
+        most = 2 * working
+        if sharding.vectors.workspace is None:
+            most = self._of_loss(sharding.vectors, sharding.operators, self.build.training.worst_loss_bytes)
         return Amount(working + CUBLAS_BYTES * cuda, most + 4 * CUBLAS_BYTES * cuda)
 
 

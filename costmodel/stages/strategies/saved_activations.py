@@ -3,7 +3,8 @@
 A kept storage divides like the tensor it holds, one that holds no tensor like the output of the operator that keeps
 it; both count once in a stage (naive sums are 6-59 % high). Formulae that this reproduces: Korthikanti et
 al., 2022, section 4. ``selective`` drops what attention alone keeps (scores), ``full`` everything in a block but
-what flows into it. Leaves out what allocators round up.
+what flows into it. Divided products in fp8 may keep their reading in 8 bits, beside what others keep of it
+(`TrainingJob.casts_inputs`). Leaves out what allocators round up.
 """
 
 from collections.abc import Collection, Container, Mapping, Sequence
@@ -140,6 +141,7 @@ def saved_items(
     shares = _shares(model, tensor_bytes, scale)
     found: list[Item] = []
     for position, operator in enumerate(graph.operators):
+        casts = training.casts_inputs and _is_cast(operator, bool(graph.blocks[position]))
         parts = output_parts(graph, position, degrees)
         scores = 0 if training.flash else _score_bytes(operator, model.microbatch_size, scale[0])
         for saved in operator.saved:
@@ -148,12 +150,21 @@ def saved_items(
             asked, profiled = (1, 1) if _is_statistic(model, operator, saved.storage in shares) else scale
             size = saved.size_bytes if saved.fixed else saved.size_bytes * model.microbatch_size * asked // profiled
             part, whole = shares.get(saved.storage, (1, 1 if saved.fixed else parts))
+            held = max(ceil(size * part, whole), part if saved.storage in shares else 0)
             found.append(
-                (position, saved.storage, max(ceil(size * part, whole), part if saved.storage in shares else 0))
+                (position, ("fp8", saved.storage), ceil(held, training.width(0)))
+                if casts
+                else (position, saved.storage, held)
             )
         if scores:
             found.append((position, ("scores", position), ceil(scores, parts)))
     return found
+
+
+def _is_cast(operator: Operator, in_block: bool) -> bool:
+    """Whether an operator is a product that fp8 computes in 8 bits: a block's, and no router."""
+    work = operator.work
+    return in_block and work is not None and work.kind == "matmul" and work.split in ("column", "row", "expert")
 
 
 def _is_statistic(model: MeasuredOperators, operator: Operator, is_tensor: bool) -> bool:

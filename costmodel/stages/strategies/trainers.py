@@ -43,6 +43,8 @@ class TrainerHabits:
     stand_ins: bool
     gradient_copy_bytes: int
     by_block: bool
+    fp8_inputs: bool
+    fp8_copy_bytes: int
     reserved_percent: int
     calls_backward: float
     calls: tuple[tuple[str, float], ...]
@@ -86,11 +88,18 @@ def habits_of(trainer: str) -> TrainerHabits:
 def trainers() -> Mapping[str, TrainerHabits]:
     """Return the table."""
     members = document(read_toml(FILE), "penstock-trainers", 1, ("trainer",))
-    return {name: _habits(node) for name, node in members["trainer"].entries().items()}
+    rows = members["trainer"].entries()
+    return {name: _habits(node, rows) for name, node in rows.items()}
 
 
-def _habits(node: Node) -> TrainerHabits:
-    members = node.members(("source", *(field.name for field in fields(TrainerHabits))))
+def _habits(node: Node, rows: Mapping[str, Node]) -> TrainerHabits:
+    """Return the habits of a row; what one that is `like` another leaves out is as there."""
+    names = tuple(field.name for field in fields(TrainerHabits))
+    members = node.members(("source",), ("like", *names))
+    if "like" in members:
+        members = {**rows[members["like"].text(tuple(rows))].members(("source", *names)), **members}
+    else:
+        node.members(("source", *names))
     values: dict[str, object] = {name: members[name].flag() for name in FLAGS}
     values |= {name: members[name].integer() for name in SIZES}
     calls = tuple((kind, count.number()) for kind, count in members["calls"].entries().items())
@@ -102,6 +111,8 @@ def _habits(node: Node) -> TrainerHabits:
         stand_ins=members["stand_ins"].flag(),
         gradient_copy_bytes=members["gradient_copy_bytes"].integer(),
         by_block=members["by_block"].flag(),
+        fp8_inputs=members["fp8_inputs"].flag(),
+        fp8_copy_bytes=members["fp8_copy_bytes"].integer(),
         reserved_percent=members["reserved_percent"].integer(),
         calls_backward=members["calls_backward"].number(),
         calls=calls,

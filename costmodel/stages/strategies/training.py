@@ -1,8 +1,7 @@
 """What holds for a whole training job: precision, optimizer, and how its trainer overlaps communication.
 
 Bytes a parameter follow Rajbhandari et al. (ZeRO, 2020, section 3.1): mixed precision with Adam holds 2 + 2 bytes of
-weights and gradients and 12 of states, the fp32 master weights among them. Leaves out loss scaling and the fp8
-copies of weights that some trainers cache (at most 1 byte a parameter, in the upper bound).
+weights and gradients and 12 of states, the fp32 master weights among them. Leaves out loss scaling.
 """
 
 from collections.abc import Mapping
@@ -17,11 +16,12 @@ EXECUTOR = "executor"
 """The trainer that runs plans as they are; any other has the convention of Megatron-LM, torchtitan, DeepSpeed."""
 BUCKET_BYTES = 25 * 2**20
 """torch's default ``bucket_cap_mb``."""
-EVERY_LOGIT_BYTES = 16
-"""Of a logit of 16 bits: itself 2, fp32 copy 4, softmax 4, gradients of these 4 and 2."""
 PRECISIONS = ("", "fp32", "tf32", "fp16", "bf16", "fp8")
 WIDTHS = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 2}
-"""Bytes of a value that is kept: fp8 trainers keep weights and activations in bf16, and cast into each matmul."""
+"""Bytes of a value that is kept: fp8 trainers keep weights and activations in bf16, and cast into each matmul.
+
+Some keep those casts (`TrainingJob.casts_inputs`).
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class TrainingJob:
         Alive of a 16-bit logit at the loss's peak, 4 of them kept; nothing is profiled of described models.
     gradient_bytes, main_weight_bytes : int
         Of a gradient (no less than the weight) and of a weight beyond its 16 bits, in mixed precision.
-    stand_ins, gradient_copy_bytes, by_block : bool, int, bool
+    stand_ins, gradient_copy_bytes, by_block, fp8_inputs, fp8_copy_bytes : bool, int, bool, bool, int
         As of `TrainerHabits`.
     reserved : float
         Part of what is allocated that the allocator usually reserves besides.
@@ -122,6 +122,8 @@ class TrainingJob:
     stand_ins: bool = False
     gradient_copy_bytes: int = 0
     by_block: bool = False
+    fp8_inputs: bool = False
+    fp8_copy_bytes: int = 1
     reserved: float = 0.07
 
     @classmethod
@@ -169,6 +171,8 @@ class TrainingJob:
             stand_ins=habits.stand_ins,
             gradient_copy_bytes=habits.gradient_copy_bytes,
             by_block=habits.by_block,
+            fp8_inputs=habits.fp8_inputs,
+            fp8_copy_bytes=habits.fp8_copy_bytes,
             reserved=habits.reserved_percent / 100,
         )
 
@@ -199,6 +203,22 @@ class TrainingJob:
         """Whether weights are kept in fp32 in addition to those that compute."""
         return self.precision in ("fp16", "bf16", "fp8")
 
+    @property
+    def casts_inputs(self) -> bool:
+        """Whether products keep what they read as they cast it."""
+        return self.fp8_inputs and self.precision == "fp8"
+
+    @property
+    def once_a_rank(self) -> tuple[str, ...]:
+        """Terms (`memory.TERMS`) that a rank holds for one of its stages at a time: what an action works with.
+
+        The executor runs a stage again in an action of its own, and keeps gradients until the next are summed.
+        """
+        stands = ("gradient_copies",) if self.stand_ins and not self.gradient_copy_bytes else ()
+        return (
+            ("workspace",) if self.whole_stages else ("workspace", "recompute_peak", "communication_buffers", *stands)
+        )
+
     def width(self, profiled: int) -> int:
         """Bytes of a weight, gradient or activation value that takes `profiled` bytes in the profile."""
         return WIDTHS[self.precision] if self.precision else profiled
@@ -228,12 +248,11 @@ class TrainingJob:
 
     @property
     def worst_loss_bytes(self) -> int:
-        """Bytes alive of a 16-bit logit beyond the 4 that are kept, at most.
+        """Bytes alive of a 16-bit logit beyond the 4 that are kept, at most: a gradient more than is known.
 
-        Twice what the trainer's loss is known to take, or all that a loss of PyTorch can: the logit, its copy in fp32,
-        its softmax, and both of their gradients.
+        So does PyTorch's own: the logit, its copy in fp32, its softmax and the gradient of that, 14 bytes.
         """
-        return min(2 * (self.loss_bytes - 4), EVERY_LOGIT_BYTES - 4)
+        return self.loss_bytes - 4 + 2
 
     def bucket_of(self, num_ranks: int) -> int:
         """Bytes that are summed over a number of ranks at once."""
