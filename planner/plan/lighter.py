@@ -27,7 +27,7 @@ class LighterPlan:
 
 
 def lighter_plans(plan: Plan, rank: int, activation_bytes: int) -> tuple[LighterPlan, ...]:
-    """Return the changes that free something on a rank which keeps so many bytes of activations, the largest first."""
+    """Return the changes that free something on a rank that keeps a number of bytes of activations; the largest first."""
     stages = [stage for stage in plan.stages if rank in stage.ranks]
     found = (
         _smaller_microbatches(plan, activation_bytes),
