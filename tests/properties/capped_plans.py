@@ -84,6 +84,7 @@ def cases(num_cases: int) -> Iterator[CappedCase]:
     num_ranks = min(2, torch.cuda.device_count()) or 2
     pool = RankPool(num_ranks, _context())
     try:
+        pool.start()  # while the first model is profiled
         with tempfile.TemporaryDirectory() as folder:
             for seed in range(num_cases):
                 yield _case(seed, num_ranks, pool, Path(folder, "plan.json"))
