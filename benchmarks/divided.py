@@ -10,7 +10,6 @@ is shown. Leaves out times: four ranks share two cores.
 """
 
 import argparse
-import gc
 import json
 import os
 import re
@@ -21,16 +20,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch.distributed.tensor import DTensor
-from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_iter
-
 from costmodel.capture.models import load_model
 from executor import Pipeline
 from executor.gradients.optimizer import timing_optimizer
 from planner.plan import read_plan
+from tests.support.ranks.live_tensors import LiveTensors
 from tests.support.ranks.parallel_jobs import Counting, planned_collectives
 from tests.support.ranks.rank_pool import RankPool
 
@@ -104,12 +98,7 @@ def seen(plan: str, model: str) -> dict[str, Any]:
     with Pipeline(read, load_model(model, read.batch.global_size), optimizer=timing_optimizer(read)) as pipe:
         pipe.step()
         pipe.step()
-        gc.collect()
-        live, counting = Live(), Counting()
-        states = [value for state in pipe.optimizer.state.values() for value in state.values()]
-        for tensor in (*pipe.worker.parameters.values(), *states):
-            live.add(tensor)
-        with live, counting:
+        with LiveTensors.of(pipe) as live, Counting() as counting:
             pipe.step()
     return {
         "rank": pipe.rank,
@@ -119,41 +108,6 @@ def seen(plan: str, model: str) -> dict[str, Any]:
         "peak_bytes": live.peak,
         "planned_bytes": read.prediction.peak_memory_bytes[pipe.rank],
     }
-
-
-class Live(TorchDispatchMode):
-    """The most bytes of tensors alive at once, as seen after each operator within the block."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.peak = 0
-        self._known: dict[int, Any] = {}
-
-    def add(self, tensor: Any) -> None:
-        """Count a tensor that is there already."""
-        own = tensor.to_local() if isinstance(tensor, DTensor) else tensor
-        own = getattr(own, "elem", own)  # what a collective still makes
-        if isinstance(own, torch.Tensor):
-            known = StorageWeakRef(own.untyped_storage())  # type: ignore[no-untyped-call]
-            self._known[known.cdata] = known
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        found = func(*args, **(kwargs or {}))
-        for tensor in tree_iter((found, args, kwargs)):
-            self.add(tensor)
-        self.peak = max(self.peak, self._total())
-        return found
-
-    def _total(self) -> int:
-        """Return what is alive now; storages change in size, too: so parameters that were gathered are let go."""
-        total = 0
-        for key in tuple(self._known):
-            storage: Any = torch.UntypedStorage._new_with_weak_ptr(key)
-            if storage is None:
-                del self._known[key]
-            else:
-                total += storage.nbytes()
-        return total
 
 
 if __name__ == "__main__":

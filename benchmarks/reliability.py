@@ -274,6 +274,12 @@ def _killed_saves(num_kills: int) -> list[str]:
     return failures(num_kills)
 
 
+def _caps(num_models: int) -> list[str]:
+    from tests.properties.capped_plans import failures
+
+    return failures(num_models)
+
+
 def _naming_is_free(num_problems: int) -> list[str]:
     from tests.properties.naming import naming_failures
 
@@ -532,6 +538,13 @@ PROMISES = [
         40,
         400,
         _altered_plans_2,
+    ),
+    Promise(
+        "caps",
+        "Small models planned under a cap on memory and run: what fits does; at most 5 % false refusals, 20 % doubts",
+        3,
+        200,
+        _caps,
     ),
     Promise(
         "killed-saves",

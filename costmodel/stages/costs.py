@@ -46,6 +46,8 @@ class StageCost:
         One action's activation copied to host memory by OFFLOAD, and as long back by RELOAD, where orders have these.
     memory_terms : tuple of (str, int)
         What `static_bytes` is made of.
+    joint_bytes : int
+        Held besides where the stage's backward is whole and not I and W apart; 0 once orders have decided that.
     """
 
     forward_ns: Amount
@@ -60,6 +62,7 @@ class StageCost:
     backward: bool = True
     memory_terms: tuple[tuple[str, int], ...] = ()
     offload_ns: int = 0
+    joint_bytes: int = 0
 
     @property
     def whole_backward_ns(self) -> int:

@@ -14,7 +14,7 @@ from costmodel.stages.costs import PER_ACTION, Costs
 from planner.candidate.candidate import IN_FLIGHT, Candidate, StagePlacement, alike
 from planner.candidate.fit import NO_LIMIT, excess_bytes, limits_of, num_apart_violations
 from planner.candidate.host_room import check_host_room
-from planner.candidate.order import given, ordered
+from planner.candidate.order import given, in_split_form, ordered
 from planner.candidate.price import Priced, Pricer
 from planner.candidate.steady import num_closing, regime
 from planner.graph.atoms import Apart, Atoms
@@ -316,7 +316,7 @@ class Evaluator:
             self._keep(key, Structure(close_step(order, reduces, self.problem.optimizer != "none")), form)
         self._structures[key] = self._structures.pop(key)
         structure, form = self._structures[key]
-        return structure, form or costs
+        return structure, form or in_split_form(costs, (), self.ratios)
 
     def _keep(self, wanted: object, structure: Structure, form: Costs | None) -> None:
         """Keep orders, and let go of those asked for longest ago."""

@@ -76,11 +76,26 @@ def _split(orders: Orders) -> set[int]:
 
 
 def in_split_form(costs: Costs, stages: Collection[int], ratios: SplitRatios) -> Costs:
-    """Scale F and R, and I and W, of some stages."""
-    if not stages or ratios == SplitRatios():
+    """Scale F and R, and I and W, of some stages; the others hold what only a whole backward does."""
+    scales = bool(stages) and ratios != SplitRatios()
+    if not scales and not any(stage.joint_bytes for stage in costs.stages):
         return costs
-    found = [_scaled(stage, ratios) if index in stages else stage for index, stage in enumerate(costs.stages)]
-    return replace(costs, stages=tuple(found))
+    found = [_apart(stage) if index in stages else _whole(stage) for index, stage in enumerate(costs.stages)]
+    scaled = [_scaled(stage, ratios) if index in stages and scales else stage for index, stage in enumerate(found)]
+    return replace(costs, stages=tuple(scaled))
+
+
+def _apart(stage: StageCost) -> StageCost:
+    return replace(stage, joint_bytes=0) if stage.joint_bytes else stage
+
+
+def _whole(stage: StageCost) -> StageCost:
+    if not stage.joint_bytes:
+        return stage
+    terms = dict(stage.memory_terms)
+    terms["communication_buffers"] += stage.joint_bytes
+    static = stage.static_bytes + stage.joint_bytes
+    return replace(stage, static_bytes=static, memory_terms=tuple(terms.items()), joint_bytes=0)
 
 
 def _scaled(stage: StageCost, ratios: SplitRatios) -> StageCost:

@@ -27,7 +27,15 @@ class LighterPlan:
 
 
 def lighter_plans(plan: Plan, rank: int, activation_bytes: int) -> tuple[LighterPlan, ...]:
-    """Return the changes that free something on a rank that keeps a number of bytes of activations; the largest first."""
+    """Return the changes that free memory on a rank; the one that frees most comes first.
+
+    Parameters
+    ----------
+    plan : Plan
+    rank : int
+    activation_bytes : int
+        What the rank keeps of all its micro-batches.
+    """
     stages = [stage for stage in plan.stages if rank in stage.ranks]
     found = (
         _smaller_microbatches(plan, activation_bytes),

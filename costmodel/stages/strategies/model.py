@@ -8,11 +8,13 @@ from collections.abc import Sequence
 
 from costmodel.errors import UsageError
 from costmodel.machines.cluster import Cluster
+from costmodel.model.graph import LOSS
 from costmodel.model.profile import Profile
 from costmodel.stages.config import StageConfig
 from costmodel.stages.costs import StageCost
 from costmodel.stages.strategies.amounts import OperatorAmounts
 from costmodel.stages.strategies.division import divided_along
+from costmodel.stages.strategies.joint_backward import joint_backward_bytes
 from costmodel.stages.strategies.memory import MemoryTerms
 from costmodel.stages.strategies.memory_terms import check_host
 from costmodel.stages.strategies.stage_sharding import ActionTimes, StageSharding
@@ -165,7 +167,9 @@ class StrategyModel(OperatorAmounts):
         trains = any(self.profile.graph.operators[i].trainable for i in sharding.operators)
         whole = self._steps.of_microbatch(sharding, times, memory)
         reduce_ns, optimizer_ns = self._steps.of_step(sharding, times, memory)
-        held, static = memory.activations.point, memory.static()
+        held, static, joint = memory.activations.point, dict(memory.static()), self._joint_bytes(sharding, memory)
+        if joint:
+            static["communication_buffers"] -= joint
         # what W needs again of a block is made again by its I: nothing is freed between the two
         whole_again = sharding.config.recompute == "full" and self.training.whole_stages
         in_blocks = sharding.config.recompute == "full" and not self.training.whole_stages
@@ -178,12 +182,22 @@ class StrategyModel(OperatorAmounts):
             recompute_ns=again if trains else 0,
             activation_bytes=held,
             weight_activation_bytes=min(late, held),
-            static_bytes=sum(size for _, size in static),
+            static_bytes=sum(static.values()),
             reduce_ns=reduce_ns,
             optimizer_ns=optimizer_ns,
             backward=trains,
-            memory_terms=static,
+            memory_terms=tuple(static.items()),
+            joint_bytes=joint,
         )
+
+    def _joint_bytes(self, sharding: StageSharding, memory: MemoryTerms) -> int:
+        """Return what only a whole backward has, of replicas that divide parameters as the executor does."""
+        if not (self.training.whole_stages and sharding.config.gathers):
+            return 0
+        working = self._memory_model.working_bytes(sharding.vectors, sharding.operators)
+        buffers, unsharded = memory.communication_buffers.point, memory.unsharded_parameters.point
+        has_loss = self.profile.graph.index.get(LOSS, -1) in sharding.operators
+        return joint_backward_bytes(sharding, buffers, unsharded, working, has_loss=has_loss)
 
     def _memory(self, sharding: StageSharding, received: tuple[int, ...], in_flight: int) -> MemoryTerms:
         key = (sharding.key, received)
