@@ -27,7 +27,6 @@ from torch.distributed.pipelining.schedules import PipelineScheduleMulti
 from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
 
-from benchmarks.divided import Live
 from costmodel.capture.batches import TrainingModel
 from costmodel.capture.capture import Capture, capture, operator_graph
 from costmodel.stages.config import StageConfig
@@ -38,6 +37,7 @@ from planner.plan import STEP, Plan
 from simulator.actions import parse_action
 from simulator.schedule import Schedule, stage_graph
 from tests.support.plans_by_hand import plan_by_hand
+from tests.support.ranks.live_tensors import LiveTensors
 from tests.support.ranks.parallel_jobs import Counting
 
 HIDDEN, HEADS, SEQUENCE, MICROBATCH = 256, 4, 64, 2
@@ -125,7 +125,7 @@ def sharded(name: str, num_runs: int) -> Measured:
 
 def _held(step: Step) -> tuple[int, int]:
     """Return how often a step gathers, and the most bytes of its tensors that are alive at once."""
-    live, counting = Live(), Counting()
+    live, counting = LiveTensors(), Counting()
     with live, counting:
         step()
     return counting.found["all_gather"][0], live.peak
