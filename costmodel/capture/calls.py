@@ -16,6 +16,8 @@ from torch._ops import HigherOrderOperator
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.utils import _pytree as pytree
 
+from costmodel.capture.node_names import NodeCounts
+
 
 class _Mark(HigherOrderOperator):
     """Stands in a program where a module's call begins or ends, with the tensors and sizes that pass there."""
@@ -86,6 +88,7 @@ class Notes:
     """
 
     def __init__(self, left_out: Sequence[object]) -> None:
+        self.counts = NodeCounts()
         self._left_out = left_out
         self._calls: list[_Noted] = []
         self._open: list[int] = []
@@ -95,9 +98,11 @@ class Notes:
         self._open.append(len(self._calls))
         self._calls.append(_Noted(path, len(self._left_out)))
         self._mark(args)
+        self.counts.begin(path, self._tracer().graph)
 
     def leave(self, result: Any) -> None:
         """Note that the latest open call ends."""
+        self.counts.end(self._calls[self._open[-1]].path, self._tracer().graph)
         self._mark(result)
         self._open.pop()
 

@@ -30,6 +30,7 @@ from costmodel.capture.custom_functions import inference_without_gradients, opaq
 from costmodel.capture.device_free import captured_alike
 from costmodel.capture.eager import trace_eagerly
 from costmodel.capture.models import explain, running
+from costmodel.capture.node_names import NodeCounts
 from costmodel.capture.passes import kind_of, module_path
 from costmodel.errors import InvalidInput
 
@@ -69,7 +70,8 @@ class FlatProgram:
     `module` takes the leaves of (args, kwargs) and returns the tuple of the output's leaves;
     `static_batch` is the only micro-batch size it runs at, None when it runs at any. `plan_only` says why
     the program is a trace of one eager run, that cannot be trained with; "" for an exported one. `remark` says
-    what of the model the program leaves out. An exported one has the marks of `notes` between its nodes.
+    what of the model the program leaves out, `counts` how its nodes were numbered. An exported one has the marks of
+    `notes` between its nodes.
     """
 
     module: fx.GraphModule
@@ -77,6 +79,7 @@ class FlatProgram:
     static_batch: int | None
     plan_only: str = ""
     remark: str = ""
+    counts: NodeCounts = dataclasses.field(default_factory=NodeCounts)
     notes: Notes | None = None
 
 
@@ -192,7 +195,7 @@ class _ByLeaves(nn.Module):
 
 def _export(
     model: TrainingModel, left_out: Sequence[str], *, dynamic: bool
-) -> tuple[fx.GraphModule, pytree.TreeSpec, Notes]:
+) -> tuple[fx.GraphModule, pytree.TreeSpec, NodeCounts, Notes]:
     leaves, spec = pytree.tree_flatten((model.args, dict(model.kwargs)))
     dimensions = batched_dimensions(model)
     shapes = tuple({d: torch.export.Dim.DYNAMIC} if dynamic and d is not None else None for d in dimensions)
@@ -220,7 +223,7 @@ def _export(
     module, notes = found
     _check_numbers(module)
     assert module._out_spec is not None  # noqa: S101 - what export makes
-    return module, module._out_spec, notes
+    return module, module._out_spec, notes.counts, notes
 
 
 def _unless_refused(export: Callable[[], _Marked]) -> _Marked | None:
@@ -254,6 +257,7 @@ def _check_numbers(module: fx.GraphModule) -> None:
 def _flat(
     module: fx.GraphModule,
     out_spec: pytree.TreeSpec,
+    counts: NodeCounts,
     notes: Notes | None,
     model: TrainingModel,
     static_batch: int | None,
@@ -268,7 +272,7 @@ def _flat(
         node._rename(name)
         node.target = node.name
     module.recompile()
-    return FlatProgram(module, out_spec, static_batch, plan_only, notes=notes)
+    return FlatProgram(module, out_spec, static_batch, plan_only, counts=counts, notes=notes)
 
 
 def _input_names(model: TrainingModel) -> list[str]:
