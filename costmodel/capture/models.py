@@ -29,6 +29,7 @@ from costmodel.capture.batches import (
     as_trained,
     batched_dimensions,
     describe,
+    given,
     move,
     split_batch,
     take,
@@ -103,18 +104,12 @@ def _of_two_sizes(function: Callable[..., Any], model: TrainingModel) -> dict[st
         random.setstate(numbers)
         torch.set_rng_state(state)
     found: dict[str | int, Split] = {}
-    for key, value in _given(model).items():
-        pairs = zip(pytree.tree_leaves(value), pytree.tree_leaves(_given(other).get(key)), strict=False)
+    for key, value in given(model).items():
+        pairs = zip(pytree.tree_leaves(value), pytree.tree_leaves(given(other).get(key)), strict=False)
         moved = {_moved(a, b, model.batch) for a, b in pairs if isinstance(a, torch.Tensor)}
         if len(moved) == 1:
             found[key] = moved.pop()
     return found if any(dimension is not None for dimension in found.values()) else {}
-
-
-def _given(model: TrainingModel) -> dict[str | int, Any]:
-    given: dict[str | int, Any] = dict(enumerate(model.args))
-    given.update(model.kwargs)
-    return given | ({TARGETS: model.targets} if model.has_targets else {})
 
 
 def _moved(one: torch.Tensor, other: Any, batch: int) -> int | None:

@@ -60,17 +60,27 @@ def tied(batch=4):
     tokens = torch.zeros(batch, 12, dtype=torch.long)
     return nn.Sequential(embed, head), (tokens,), tokens, cross_entropy
 
+class Gather(nn.Linear):
+    def forward(self, nodes, edges):
+        return super().forward(torch.zeros_like(nodes).index_add(0, edges[1], nodes[edges[0]]))
+
 class Graphs(nn.Module):
     def __init__(self):
         super().__init__()
-        self.head = nn.Linear(8, 4)
+        self.head = nn.ModuleDict({"gather": Gather(8, 4)})
 
     def forward(self, nodes, edges):
-        return self.head(torch.zeros_like(nodes).index_add(0, edges[1], nodes[edges[0]]))
+        return self.head["gather"](nodes, edges)
 
 def graphs():
     edges = torch.zeros(2, 20, dtype=torch.long)
     return Graphs(), (torch.randn(12, 8), edges), torch.zeros(12, dtype=torch.long), F.cross_entropy
+
+def cut_graphs():  # three, of four nodes each
+    model, inputs, targets, loss = graphs()
+    ways = {"edges": lambda edges, k, n: edges.chunk(n, 1)[k] - k * (12 // n)}
+    inputs = {"nodes": inputs[0], "edges": torch.zeros(2, 18, dtype=torch.long)}
+    return {"model": model, "inputs": inputs, "targets": targets, "loss": loss, "split": ways}
 """
 TEXT = {
     "vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -178,10 +188,16 @@ def test_a_class_that_reads_what_a_configuration_does_not_say_is_refused_by_its_
         make(path, DEVICE, (1,), 16)
 
 
-def test_a_batch_of_graphs_that_is_cut_like_samples_is_refused_with_the_way_out() -> None:
-    """Two rows of edges were cut like a batch of two, which ended in an IndexError of torch."""
-    with pytest.raises(InvalidInput, match=r"cannot run with a micro-batch of 1: .* say by split="):
-        make("capturedmodels:graphs", DEVICE, (1, 2))
+@pytest.mark.parametrize("sizes", [(2,), (4,), (1, 2)])
+def test_a_batch_of_graphs_is_refused_by_its_module_with_the_way_out(sizes: tuple[int, ...]) -> None:
+    """Four of twelve nodes with all edges were described as a graph; two rows of edges were cut like a batch of two."""
+    said = r"the module 'head\.gather' takes rows of the batch .* the input 'edges' names.* Say by split="
+    with pytest.raises(InvalidInput, match=said):
+        make("capturedmodels:graphs", DEVICE, sizes)
+
+
+def test_edges_that_are_cut_with_their_graphs_are_described() -> None:
+    assert make("capturedmodels:cut_graphs", DEVICE, (4,))[1]["parameters"] == 36
 
 
 def test_a_plan_of_a_dry_run_is_told_to_estimate_its_times(capsys: pytest.CaptureFixture[str]) -> None:
