@@ -44,6 +44,7 @@ _Marked = tuple[fx.GraphModule, Notes]
 _HINTS = (
     ("(data-dependent)", "masks and torch.where keep shapes and numbers free of tensor values"),
     ("data-dependent", "Python that branches on tensor values must become torch.where or torch.cond"),
+    ("Python's random", "draw them by torch, in every step anew: nn.Dropout, or torch.where over torch.rand"),
     ("not a known type", "return tensors in tuples, lists or dicts, or register the type with torch.utils._pytree"),
     ("fake tensor", "a kernel of your own must be given a fake one with register_fake of torch's library module"),
     ("", "make the model's forward pass torch.export.export(model, inputs, strict=False)"),
@@ -221,7 +222,7 @@ def _export(
         if found is None or (changes and not agrees(model, found[0])):
             found = export()
     module, notes = found
-    _check_numbers(module)
+    _check_numbers(module, notes)
     assert module._out_spec is not None  # noqa: S101 - what export makes
     return module, module._out_spec, notes.counts, notes
 
@@ -234,14 +235,18 @@ def _unless_refused(export: Callable[[], _Marked]) -> _Marked | None:
         return None
 
 
-def _check_numbers(module: fx.GraphModule) -> None:
-    """Refuse sizes and numbers that are read from tensors: no stage knows them before it has run.
+def _check_numbers(module: fx.GraphModule, notes: Notes) -> None:
+    """Refuse numbers that are not the same in every step: read from tensors, or drawn by Python.
 
     Raises
     ------
     ValueError
         Naming the first such call and its place in the user's code.
     """
+    if notes.drawing is not None:
+        error = ValueError("the model draws numbers from Python's random module, once and for all when it is captured")
+        error.add_note(f"{_WHERE}{notes.drawing}")
+        raise error
     for node in module.graph.nodes:
         values = pytree.tree_leaves(node.meta.get("val"))
         if any(free_unbacked_symbols(v) for v in values if isinstance(v, torch.Tensor | torch.SymInt | torch.SymFloat)):

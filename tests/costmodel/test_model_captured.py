@@ -76,6 +76,11 @@ def graphs():
     edges = torch.zeros(2, 20, dtype=torch.long)
     return Graphs(), (torch.randn(12, 8), edges), torch.zeros(12, dtype=torch.long), F.cross_entropy
 
+def grown_graphs(batch=2):
+    model, (nodes, edges), *_ = graphs()
+    nodes = nodes.repeat(batch, 1)
+    return model, (nodes, edges.repeat(1, batch)), torch.zeros(len(nodes), dtype=torch.long), F.cross_entropy
+
 def cut_graphs():  # three, of four nodes each
     model, inputs, targets, loss = graphs()
     ways = {"edges": lambda edges, k, n: edges.chunk(n, 1)[k] - k * (12 // n)}
@@ -194,6 +199,11 @@ def test_a_batch_of_graphs_is_refused_by_its_module_with_the_way_out(sizes: tupl
     said = r"the module 'head\.gather' takes rows of the batch .* the input 'edges' names.* Say by split="
     with pytest.raises(InvalidInput, match=said):
         make("capturedmodels:graphs", DEVICE, sizes)
+
+
+def test_edges_as_many_as_samples_by_chance_are_no_batch() -> None:
+    with pytest.raises(InvalidInput, match=r"no input tensor has the batch \(2\).*of a batch of graphs"):
+        make("capturedmodels:grown_graphs", DEVICE, (1, 2))
 
 
 def test_edges_that_are_cut_with_their_graphs_are_described() -> None:
