@@ -185,6 +185,24 @@ def test_a_configuration_that_transformers_does_not_build_is_refused_by_name(val
         make(config(**values), DEVICE, (1,))
 
 
+@pytest.mark.parametrize(
+    ("model_type", "more", "norm"),
+    [
+        ("olmo2", {}, "model.layers.0.self_attn.q_norm"),
+        ("olmo2", {}, "model.layers.0.self_attn.k_norm"),
+        ("mamba2", {"num_heads": 8, "head_dim": 8, "state_size": 8, "n_groups": 1}, "backbone.layers.0.mixer.norm"),
+    ],
+)
+def test_a_norm_over_all_that_is_divided_sums_its_statistics(model_type: str, more: Any, norm: str) -> None:
+    """Projections on both sides of it were left whole. A norm of each head by itself sums nothing."""
+    profile, facts = make(config(model_type=model_type, **TEXT, **more), DEVICE, (1,), 16, source="captured")
+    assert facts["tensor_parallel"] is True
+    works = {o.module: o.work for o in profile.graph.operators if o.work and o.work.kind == "norm" and o.work.passes}
+    assert works[norm].split == "column"
+    heads = make(config(model_type="qwen3", **TEXT), DEVICE, (1,), 16, source="captured")[0].graph.operators
+    assert {o.work.split for o in heads if o.work and o.work.kind == "norm"} == {"sequence", "inner"}
+
+
 def test_a_class_that_reads_what_a_configuration_does_not_say_is_refused_by_its_module() -> None:
     """The message said that the model fails on its own inputs, and to run it by hand."""
     vision = {"hidden_size": 32, "intermediate_size": 32, "depth": 1, "num_heads": 2, "out_hidden_size": 32}
