@@ -56,9 +56,9 @@ _WHERE = "in the module "
 """What begins the note on an error that says where export was."""
 _WITHOUT_VALUES = (
     "One run without values ends there, too: the class reads numbers out of its inputs, or wants inputs of which a "
-    "configuration does not say how large they are. Write the model as module:function, with inputs of its own, or "
-    "take its text alone: the configuration's text_config as a config.json"
+    "configuration does not say how large they are. Write the model as module:function, with inputs of its own"
 )
+_TEXT_ALONE = ", or take its text alone: the configuration's text_config as a config.json"
 """What is left for a configuration that neither export nor a trace takes."""
 _LAYER_DROPS = ("layerdrop", "layer_drop", "encoder_layerdrop", "decoder_layerdrop")
 """Under what names models keep the rate at which they leave layers out."""
@@ -120,7 +120,8 @@ def _exported(
     except InvalidInput:
         if not _is_on_meta(model):
             raise
-        raise InvalidInput(f"{model.name}: {reason}. {_WITHOUT_VALUES}") from None
+        has_text = hasattr(getattr(model.module, "config", None), "text_config")
+        raise InvalidInput(f"{model.name}: {reason}. {_WITHOUT_VALUES}{_TEXT_ALONE * has_text}") from None
 
 
 def _place(error: Exception) -> str:
