@@ -1,23 +1,34 @@
 """Blocks that were left out of a capture because they compute what another does: their operators put back.
 
-A copy's operators, tensors, parameters and storages are those of the block that it is like, named after it; it reads
-what the block before it hands on, and the next block reads what it does. Leaves out which blocks are alike
-(`costmodel.capture.repeated_blocks`).
+A copy's operators, tensors, parameters and storages are those of the block that it is like; it reads what the block
+before it hands on, and the next block reads what it does. All have the names that a capture of all blocks gives them
+(`costmodel.capture.node_names`). Leaves out which blocks are alike (`costmodel.capture.repeated_blocks`).
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from costmodel.model.blocks import block_of
-from costmodel.model.graph import Operator, OperatorGraph, Parameter, Tensor
+from costmodel.model.graph import LOSS, Operator, OperatorGraph, Parameter, Tensor
 
 
 class SeveralTensors(Exception):
     """A block's operators do not show what it hands on."""
 
 
+class Names(Protocol):
+    """What operators and tensors are called in the whole graph."""
+
+    def whole(self, name: str) -> str:
+        """Return what one of the graph is called."""
+
+    def copied(self, name: str, like: str, path: str) -> str:
+        """Return what a block's is called that is `name`, in the whole graph, in the block that it is like."""
+
+
 def copy_blocks(
-    graph: OperatorGraph, lists: Iterable[Sequence[str]], like: Mapping[str, str], order: Sequence[str]
+    graph: OperatorGraph, lists: Iterable[Sequence[str]], like: Mapping[str, str], order: Sequence[str], names: Names
 ) -> OperatorGraph:
     """Return a graph with the operators of the blocks that it lacks.
 
@@ -30,16 +41,30 @@ def copy_blocks(
         Of each block that the graph lacks, the one whose operators it has.
     order : sequence of str
         Names of all parameters as the model lists them.
+    names : Names
 
     Raises
     ------
     SeveralTensors
         When a block next to one that is lacking hands on more than one tensor.
     """
+    graph = _renamed(graph, names.whole)
     for blocks in lists:
-        graph = _Blocks(graph, blocks, like).copied()
+        graph = _Blocks(graph, blocks, like, names).copied()
     place = {name: i for i, name in enumerate(order)}
     return replace(graph, parameters=tuple(sorted(graph.parameters, key=lambda p: place.get(p.name, len(place)))))
+
+
+def _renamed(graph: OperatorGraph, name: Callable[[str], str]) -> OperatorGraph:
+    operators = (o if o.kind == LOSS else replace(o, name=name(o.name)) for o in graph.operators)
+    tensors = (
+        replace(
+            tensor, name=name(tensor.name), producer=name(tensor.producer),
+            consumers=tuple(LOSS if reader == LOSS else name(reader) for reader in tensor.consumers),
+        )
+        for tensor in graph.tensors
+    )  # fmt: skip
+    return replace(graph, operators=tuple(operators), tensors=tuple(tensors))
 
 
 @dataclass(slots=True)
@@ -51,12 +76,13 @@ class _Block:
 
     path: str
     like: str
+    names: Names
     given: Tensor | None = None
     storages: dict[int, int] = field(default_factory=dict)
 
     def name(self, name: str) -> str:
         """Return what an operator, or a tensor, of the other block is called here."""
-        return name if self.path == self.like else f"{name}_{self.path.rpartition('.')[2]}"
+        return name if self.path == self.like else self.names.copied(name, self.like, self.path)
 
     def path_of(self, path: str) -> str:
         """Return a module's or parameter's path here."""
@@ -79,10 +105,10 @@ class _Block:
 class _Blocks:
     """One list of blocks of a graph."""
 
-    def __init__(self, graph: OperatorGraph, paths: Sequence[str], like: Mapping[str, str]) -> None:
+    def __init__(self, graph: OperatorGraph, paths: Sequence[str], like: Mapping[str, str], names: Names) -> None:
         self._graph = graph
         self._block = {o.name: block_of(o.module) for o in graph.operators}
-        self._all = [_Block(path, like.get(path, path)) for path in paths]
+        self._all = [_Block(path, like.get(path, path), names) for path in paths]
         self._before = {one.path: other for one, other in zip(self._all[1:], self._all, strict=False)}
         self._here = {path: [b for b in self._all if b.like == path] for path in paths if path not in like}
         there = list(self._here)

@@ -70,7 +70,7 @@ def captured_profile(
     sizes = tuple(sorted(microbatch_sizes))
     options = Options(spec, sizes, dtype=PRECISIONS[precision].dtype if precision else "", sequence=sequence)
     from_shape = spec.endswith(".json")
-    captured, graph = _of_distinct_blocks(options) if from_shape else _counted(options)
+    captured, graph = _of_distinct_blocks(options)
     dtype = options.dtype_of(captured.model)
     if dtype not in DTYPES:
         raise UsageError(
@@ -83,7 +83,7 @@ def captured_profile(
     return replace(made, graph=where_divided(graph), origin=origin)
 
 
-def _counted(options: "Options", model: "TrainingModel | None" = None) -> "tuple[Capture, OperatorGraph]":
+def _counted(options: "Options", model: "TrainingModel") -> "tuple[Capture, OperatorGraph]":
     """Return a model's capture, and its graph whose operators say what they do."""
     from costmodel.capture.works import with_all_works
     from costmodel.profiling.dry import counted_on_meta
@@ -94,7 +94,8 @@ def _counted(options: "Options", model: "TrainingModel | None" = None) -> "tuple
 
 
 def _of_distinct_blocks(options: "Options") -> "tuple[Capture, OperatorGraph]":
-    """Return the same of a configuration, whose blocks that compute the same are captured once where that shows all."""
+    """Return the same of a model whose blocks that compute the same are captured once, where that shows all of it."""
+    from costmodel.capture.node_names import UnknownNames, WholeNames
     from costmodel.capture.repeated_blocks import repeated_blocks
     from costmodel.profiling.dry import load_on_meta
 
@@ -103,9 +104,9 @@ def _of_distinct_blocks(options: "Options") -> "tuple[Capture, OperatorGraph]":
     repeated.pass_on(model.module)
     captured, graph = _counted(options, model)
     like = {path: other for path, other in repeated.like.items() if path in repeated.passed}
-    names = [name for name, _ in model.module.named_parameters()]
+    order = [name for name, _ in model.module.named_parameters()]
     try:
-        return captured, copy_blocks(graph, repeated.lists, like, names)
-    except SeveralTensors:
+        return captured, copy_blocks(graph, repeated.lists, like, order, WholeNames(captured.program.counts, like))
+    except (SeveralTensors, UnknownNames):
         repeated.compute(model.module)
         return _counted(options, model)

@@ -193,8 +193,7 @@ def ambiguous(model: TrainingModel) -> list[str]:
     A mask [S, S] is cut like a batch where S happens to be the batch. One alone is the batch.
     """
     found, cut = [], 0
-    given = [*enumerate(model.args), *model.kwargs.items(), *([(TARGETS, model.targets)] if model.has_targets else [])]
-    for key, value in given:
+    for key, value in given(model).items():
         tensors = [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor) and leaf.dim() > 0]
         along = [tensor for tensor in tensors if tensor.shape[0] == model.batch]
         cut += len(along)
@@ -211,10 +210,11 @@ def check_cut(model: TrainingModel) -> None:
     UsageError
         Names the argument. One with an entry in `split` is as its user says.
     """
-    given = [*enumerate(model.args), *model.kwargs.items(), *([(TARGETS, model.targets)] if model.has_targets else [])]
     waiting: list[tuple[str, Any]]
     waiting = [
-        (f"the input {key!r}" if key != TARGETS else TARGETS, one) for key, one in given if key not in model.split
+        (f"the input {key!r}" if key != TARGETS else TARGETS, one)
+        for key, one in given(model).items()
+        if key not in model.split
     ]
     for name, value in waiting:  # which grows meanwhile
         row = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
@@ -233,14 +233,32 @@ def check_cut(model: TrainingModel) -> None:
 
 
 def _with_inputs(model: TrainingModel, cut: Callable[[Any, Split], Any], size: int) -> TrainingModel:
-    """Apply `cut` to each input and to the targets; inputs without an entry in split are marked -1."""
+    """Apply `cut` to each input and to the targets; inputs without an entry in split are marked `_BY_RULE`.
+
+    What is not cut stays whole where it is as long as the new batch by chance.
+    """
+    unsaid = {key: value for key, value in given(model).items() if key not in model.split}
+    whole = {key: None for key, value in unsaid.items() if _is_cut(value, size) and not _is_cut(value, model.batch)}
     return replace(
         model,
         args=tuple(cut(value, model.split.get(i, _BY_RULE)) for i, value in enumerate(model.args)),
         kwargs={name: cut(value, model.split.get(name, _BY_RULE)) for name, value in model.kwargs.items()},
         targets=cut(model.targets, model.split.get(TARGETS, _BY_RULE)) if model.has_targets else model.targets,
+        split={**whole, **model.split},
         batch=size,
     )
+
+
+def given(model: TrainingModel) -> dict[str | int, Any]:
+    """Return all inputs and the targets by the keys of `split`."""
+    found: dict[str | int, Any] = dict(enumerate(model.args))
+    found.update(model.kwargs)
+    return found | ({TARGETS: model.targets} if model.has_targets else {})
+
+
+def _is_cut(value: Any, batch: int) -> bool:
+    tensors = (leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor))
+    return any(_dimension(tensor, _BY_RULE, batch) is not None for tensor in tensors)
 
 
 _BY_RULE = -(10**6)

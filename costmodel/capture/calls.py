@@ -5,6 +5,7 @@ regions (autocast's, say), which stay parts of the region's node, and whether a 
 (`module_calls`).
 """
 
+import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,6 +16,8 @@ from torch import fx, nn
 from torch._ops import HigherOrderOperator
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.utils import _pytree as pytree
+
+from costmodel.capture.node_names import NodeCounts
 
 
 class _Mark(HigherOrderOperator):
@@ -68,11 +71,12 @@ class ModuleCall:
 class _Noted:
     """A call while it is traced: what had been left out before, and its leaves, tensors and sizes not among them.
 
-    A leaf of which a part could not make others is None.
+    A leaf of which a part could not make others is None. `state` is of Python's random numbers as it begins.
     """
 
     path: str
     num_left_out: int
+    state: object
     passing: list[tuple[list[Any], pytree.TreeSpec] | None] = field(default_factory=list)
 
 
@@ -83,21 +87,34 @@ class Notes:
     ----------
     left_out : sequence
         Grows whenever the model does something that the program leaves out: no part makes calls that are open then.
+
+    Attributes
+    ----------
+    counts : NodeCounts
+    drawing : str, optional
+        Path of the innermost module that drew numbers from Python's `random`, which the program holds as they fell.
     """
 
     def __init__(self, left_out: Sequence[object]) -> None:
+        self.counts = NodeCounts()
         self._left_out = left_out
         self._calls: list[_Noted] = []
         self._open: list[int] = []
+        self.drawing: str | None = None
 
     def enter(self, path: str, args: Any) -> None:
         """Note that a call begins, with these (args, kwargs)."""
         self._open.append(len(self._calls))
-        self._calls.append(_Noted(path, len(self._left_out)))
+        self._calls.append(_Noted(path, len(self._left_out), random.getstate()))
         self._mark(args)
+        self.counts.begin(path, self._tracer().graph)
 
     def leave(self, result: Any) -> None:
         """Note that the latest open call ends."""
+        call = self._calls[self._open[-1]]
+        if self.drawing is None and call.state != random.getstate():
+            self.drawing = call.path
+        self.counts.end(call.path, self._tracer().graph)
         self._mark(result)
         self._open.pop()
 

@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 from costmodel.capture.batches import TrainingModel, take
 from costmodel.capture.calls import ModuleCall
 from costmodel.capture.export import FlatProgram, export_program
+from costmodel.capture.mixed_rows import refuse_mixed_rows
 from costmodel.capture.models import explain
 from costmodel.capture.passes import (
     drop_checks,
@@ -183,6 +184,7 @@ def capture(model: TrainingModel, microbatch_size: int | None = None, plan_only:
     module = program.module
     graph = module.graph
     drop_checks(graph)
+    refuse_mixed_rows(model, graph, program.static_batch)
     read_sizes_from_inputs(graph)
     calls = program.notes.take(graph) if program.notes else ()
     drop_checks(graph)  # what marks alone have read

@@ -18,12 +18,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from costmodel.capture.batches import TrainingModel, describe
 from costmodel.capture.custom_functions import OpaqueFunction, replacing_apply
+from costmodel.capture.node_names import NodeCounts
 from costmodel.capture.passes import CALL, mutated_arguments
 from costmodel.errors import InvalidInput
 
 
-def trace_eagerly(model: TrainingModel) -> tuple[fx.GraphModule, pytree.TreeSpec]:
-    """Run the model's forward once and return it as a flat program with its output's structure.
+def trace_eagerly(model: TrainingModel) -> tuple[fx.GraphModule, pytree.TreeSpec, NodeCounts]:
+    """Run the model's forward once and return it as a flat program, with its output's structure and its calls' counts.
 
     Gradients flow in the program where they flowed in the run; random numbers are drawn anew.
 
@@ -44,7 +45,7 @@ def trace_eagerly(model: TrainingModel) -> tuple[fx.GraphModule, pytree.TreeSpec
                     "dataclasses, or register the type with torch.utils._pytree"
                 )
         trace.graph.output(tuple(trace.node_of(leaf) for leaf in leaves))
-    return fx.GraphModule(trace.attributes, trace.graph), spec
+    return fx.GraphModule(trace.attributes, trace.graph), spec, trace.counts
 
 
 class _Trace(TorchDispatchMode):
@@ -53,6 +54,7 @@ class _Trace(TorchDispatchMode):
     def __init__(self, model: TrainingModel) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.graph = fx.Graph()
+        self.counts = NodeCounts()
         self.attributes: dict[str, Any] = {}
         self.model = model.module
         self.known: dict[Any, fx.Node] = {}
@@ -121,11 +123,12 @@ class _Trace(TorchDispatchMode):
         def enter(*_: Any) -> None:
             self.num_calls += 1
             self.calls.append((name, self.num_calls if is_leaf else 0))
+            self.counts.begin(name, self.graph)
 
         return enter
 
     def _leave(self) -> None:
-        self.calls.pop()
+        self.counts.end(self.calls.pop()[0], self.graph)
 
     def _note(self, target: Any, sources: Any, args: Any, value: Any) -> None:
         node = self._meant(self.graph.call_function(target, *sources))

@@ -30,6 +30,7 @@ from costmodel.capture.custom_functions import inference_without_gradients, opaq
 from costmodel.capture.device_free import captured_alike
 from costmodel.capture.eager import trace_eagerly
 from costmodel.capture.models import explain, running
+from costmodel.capture.node_names import NodeCounts
 from costmodel.capture.passes import kind_of, module_path
 from costmodel.errors import InvalidInput
 
@@ -43,6 +44,7 @@ _Marked = tuple[fx.GraphModule, Notes]
 _HINTS = (
     ("(data-dependent)", "masks and torch.where keep shapes and numbers free of tensor values"),
     ("data-dependent", "Python that branches on tensor values must become torch.where or torch.cond"),
+    ("Python's random", "draw them by torch, in every step anew: nn.Dropout, or torch.where over torch.rand"),
     ("not a known type", "return tensors in tuples, lists or dicts, or register the type with torch.utils._pytree"),
     ("fake tensor", "a kernel of your own must be given a fake one with register_fake of torch's library module"),
     ("", "make the model's forward pass torch.export.export(model, inputs, strict=False)"),
@@ -54,9 +56,9 @@ _WHERE = "in the module "
 """What begins the note on an error that says where export was."""
 _WITHOUT_VALUES = (
     "One run without values ends there, too: the class reads numbers out of its inputs, or wants inputs of which a "
-    "configuration does not say how large they are. Write the model as module:function, with inputs of its own, or "
-    "take its text alone: the configuration's text_config as a config.json"
+    "configuration does not say how large they are. Write the model as module:function, with inputs of its own"
 )
+_TEXT_ALONE = ", or take its text alone: the configuration's text_config as a config.json"
 """What is left for a configuration that neither export nor a trace takes."""
 _LAYER_DROPS = ("layerdrop", "layer_drop", "encoder_layerdrop", "decoder_layerdrop")
 """Under what names models keep the rate at which they leave layers out."""
@@ -69,7 +71,8 @@ class FlatProgram:
     `module` takes the leaves of (args, kwargs) and returns the tuple of the output's leaves;
     `static_batch` is the only micro-batch size it runs at, None when it runs at any. `plan_only` says why
     the program is a trace of one eager run, that cannot be trained with; "" for an exported one. `remark` says
-    what of the model the program leaves out. An exported one has the marks of `notes` between its nodes.
+    what of the model the program leaves out, `counts` how its nodes were numbered. An exported one has the marks of
+    `notes` between its nodes.
     """
 
     module: fx.GraphModule
@@ -77,6 +80,7 @@ class FlatProgram:
     static_batch: int | None
     plan_only: str = ""
     remark: str = ""
+    counts: NodeCounts = dataclasses.field(default_factory=NodeCounts)
     notes: Notes | None = None
 
 
@@ -116,7 +120,8 @@ def _exported(
     except InvalidInput:
         if not _is_on_meta(model):
             raise
-        raise InvalidInput(f"{model.name}: {reason}. {_WITHOUT_VALUES}") from None
+        has_text = hasattr(getattr(model.module, "config", None), "text_config")
+        raise InvalidInput(f"{model.name}: {reason}. {_WITHOUT_VALUES}{_TEXT_ALONE * has_text}") from None
 
 
 def _place(error: Exception) -> str:
@@ -192,7 +197,7 @@ class _ByLeaves(nn.Module):
 
 def _export(
     model: TrainingModel, left_out: Sequence[str], *, dynamic: bool
-) -> tuple[fx.GraphModule, pytree.TreeSpec, Notes]:
+) -> tuple[fx.GraphModule, pytree.TreeSpec, NodeCounts, Notes]:
     leaves, spec = pytree.tree_flatten((model.args, dict(model.kwargs)))
     dimensions = batched_dimensions(model)
     shapes = tuple({d: torch.export.Dim.DYNAMIC} if dynamic and d is not None else None for d in dimensions)
@@ -218,9 +223,9 @@ def _export(
         if found is None or (changes and not agrees(model, found[0])):
             found = export()
     module, notes = found
-    _check_numbers(module)
+    _check_numbers(module, notes)
     assert module._out_spec is not None  # noqa: S101 - what export makes
-    return module, module._out_spec, notes
+    return module, module._out_spec, notes.counts, notes
 
 
 def _unless_refused(export: Callable[[], _Marked]) -> _Marked | None:
@@ -231,14 +236,18 @@ def _unless_refused(export: Callable[[], _Marked]) -> _Marked | None:
         return None
 
 
-def _check_numbers(module: fx.GraphModule) -> None:
-    """Refuse sizes and numbers that are read from tensors: no stage knows them before it has run.
+def _check_numbers(module: fx.GraphModule, notes: Notes) -> None:
+    """Refuse numbers that are not the same in every step: read from tensors, or drawn by Python.
 
     Raises
     ------
     ValueError
         Naming the first such call and its place in the user's code.
     """
+    if notes.drawing is not None:
+        error = ValueError("the model draws numbers from Python's random module, once and for all when it is captured")
+        error.add_note(f"{_WHERE}{notes.drawing}")
+        raise error
     for node in module.graph.nodes:
         values = pytree.tree_leaves(node.meta.get("val"))
         if any(free_unbacked_symbols(v) for v in values if isinstance(v, torch.Tensor | torch.SymInt | torch.SymFloat)):
@@ -254,6 +263,7 @@ def _check_numbers(module: fx.GraphModule) -> None:
 def _flat(
     module: fx.GraphModule,
     out_spec: pytree.TreeSpec,
+    counts: NodeCounts,
     notes: Notes | None,
     model: TrainingModel,
     static_batch: int | None,
@@ -268,7 +278,7 @@ def _flat(
         node._rename(name)
         node.target = node.name
     module.recompile()
-    return FlatProgram(module, out_spec, static_batch, plan_only, notes=notes)
+    return FlatProgram(module, out_spec, static_batch, plan_only, counts=counts, notes=notes)
 
 
 def _input_names(model: TrainingModel) -> list[str]:

@@ -29,6 +29,7 @@ from costmodel.capture.batches import (
     as_trained,
     batched_dimensions,
     describe,
+    given,
     move,
     split_batch,
     take,
@@ -81,8 +82,9 @@ def load_model(spec: str, microbatch_size: int | None = None, seed: int = 0, seq
         raise InvalidInput(f"{spec}: the function fails with {explain(error)}") from None
     default = getattr(parameters.get("batch"), "default", None) if accepts_batch else None
     model = _checked(spec, returned, microbatch_size if sized else default)
-    if accepts_batch and ambiguous(model):
+    if accepts_batch and (ambiguous(model) or _cut_in_part(model)):
         model = replace(model, split={**_of_two_sizes(partial(function, **arguments), model), **model.split})
+    _refuse_uncut(model)
     if microbatch_size is not None and model.batch != microbatch_size:
         model = take(model, microbatch_size)
     return model
@@ -103,18 +105,26 @@ def _of_two_sizes(function: Callable[..., Any], model: TrainingModel) -> dict[st
         random.setstate(numbers)
         torch.set_rng_state(state)
     found: dict[str | int, Split] = {}
-    for key, value in _given(model).items():
-        pairs = zip(pytree.tree_leaves(value), pytree.tree_leaves(_given(other).get(key)), strict=False)
+    for key, value in given(model).items():
+        pairs = zip(pytree.tree_leaves(value), pytree.tree_leaves(given(other).get(key)), strict=False)
         moved = {_moved(a, b, model.batch) for a, b in pairs if isinstance(a, torch.Tensor)}
         if len(moved) == 1:
             found[key] = moved.pop()
-    return found if any(dimension is not None for dimension in found.values()) else {}
+    return found
 
 
-def _given(model: TrainingModel) -> dict[str | int, Any]:
-    given: dict[str | int, Any] = dict(enumerate(model.args))
-    given.update(model.kwargs)
-    return given | ({TARGETS: model.targets} if model.has_targets else {})
+def _cut_in_part(model: TrainingModel) -> bool:
+    """Whether some inputs' tensors are as long as the batch, and some are not: one may be so by chance."""
+    leaves = (leaf for key, value in given(model).items() if key != TARGETS for leaf in pytree.tree_leaves(value))
+    return len({leaf.shape[0] == model.batch for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.dim()}) > 1
+
+
+def _refuse_uncut(model: TrainingModel) -> None:
+    if all(dimension is None for dimension in batched_dimensions(model)):
+        raise InvalidInput(
+            f"{model.name}: no input tensor has the batch ({model.batch}) as its first dimension; say by 'split' where "
+            "it is, or how they are cut (of a batch of graphs, say, features and edges by functions of (value, k, n))"
+        )
 
 
 def _moved(one: torch.Tensor, other: Any, batch: int) -> int | None:
@@ -230,10 +240,6 @@ def _checked(spec: str, returned: Any, batch: Any) -> TrainingModel:
     )
     if compiled:
         model = replace(model, remark=f"torch.compile is left out: {compiled} is taken as plain modules, uncompiled")
-    if all(dimension is None for dimension in batched_dimensions(model)):
-        raise InvalidInput(
-            f"{spec}: no input tensor has the batch ({batch}) as its first dimension; say where it is by 'split'"
-        )
     return model
 
 

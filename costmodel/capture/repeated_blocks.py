@@ -78,15 +78,17 @@ class RepeatedBlocks:
 def repeated_blocks(model: TrainingModel) -> RepeatedBlocks:
     """Return what of a model's lists of blocks computes the same; nothing where it does not run without values."""
     lists = [
-        tuple(f"{name}.{i}" for i in range(len(module)))
+        blocks
         for name, module in model.module.named_modules()
-        if isinstance(module, nn.ModuleList) and len(module) >= FEWEST and block_of(f"{name}.0") == f"{name}.0"
+        if isinstance(module, nn.ModuleList | nn.Sequential)
+        and len(blocks := tuple(f"{name}.{key}".removeprefix(".") for key, _ in module.named_children())) >= FEWEST
+        and all(block_of(path) == path for path in blocks)
     ]
     if not lists:
         return RepeatedBlocks()
     try:
         with no_cache(configs_with_cache(model.module)), mask_free_attention(model), _compiling_state_context():
-            program, _ = trace_eagerly(model)  # with the choices that models make while they are exported
+            program, *_ = trace_eagerly(model)  # with the choices that models make while they are exported
     except Exception:  # whatever the model's code raises, its capture raises again
         return RepeatedBlocks()
     run = _Run(program, model.module)

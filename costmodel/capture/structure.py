@@ -3,12 +3,15 @@
 Found in the captured program by structure alone, for trainers divide by code of their own and not by the model's: what
 the executor divides, which runs the model's own code, is proved by numbers (`costmodel.capture.pairs`). A projection is
 a row where what it reads depends on other projections of its block through operators that treat heads, or single
-values, apart; those are its columns (Shoeybi et al., Megatron-LM, 2019, section 3). A value that all heads share (the
-rotated keys of latent attention) stays whole. Leaves out projections that stand alone, and positions that are learned.
+values, apart; those are its columns (Shoeybi et al., Megatron-LM, 2019, section 3). Of what is left a norm over all
+that is divided may stand between: it is a column, too, whose statistics are summed. A value that all heads share (the
+rotated keys of latent attention) stays whole. Leaves out projections that stand alone, positions that are learned, and
+that all heads of a state-space layer may share what they read its state by.
 """
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import product
 
 import torch
 from torch import fx
@@ -28,6 +31,10 @@ OVER_LAST = frozenset({
     "topk", "amax", "logsumexp", "sort", "cumsum", "group_norm", "batch_norm",
 })  # fmt: skip
 """Operators that put values of one row together."""
+STATISTICS = frozenset({"mean", "layer_norm", "rms_norm", "norm", "linalg_vector_norm", "var", "std"})
+"""Those whose sums over parts are summed among devices: norms."""
+TOKENS_BY_WIDTH = 3
+"""Dimensions of values whose heads, if any, are not told apart: samples, tokens, width."""
 
 
 def splits_by_structure(captured: Capture, infos: Infos) -> dict[str, str]:
@@ -77,12 +84,27 @@ class _Structure:
     def pairs(self) -> dict[str, str]:
         """Return the splits of projections in pairs, and of what lies between."""
         found: dict[str, str] = {}
-        for name in self._projections:
-            behind = self._behind(name) if name not in found else None
+        for norms, name in product((False, True), self._projections):
+            behind = self._behind(name, norms) if name not in found else None
             if behind is None or not behind.columns or behind.columns & found.keys():
                 continue
-            found |= {one: "inner" for one in behind.inner if one not in found}
+            normed = self._normed(name, behind)
+            within = {one: "column" if self._groups[one].module in normed else "inner" for one in behind.inner}
+            found |= {one: split for one, split in within.items() if one not in found}
             found |= dict.fromkeys(behind.columns, "column") | {name: "row"}
+        return found
+
+    def _normed(self, row: str, behind: _Behind) -> set[str]:
+        """Return the modules of norms over all that the row reads, or over all heads that a column makes."""
+        whole = self._read_width(row)
+        columns = {self._width(node) for one in behind.columns for node in self._groups[one].nodes}
+        found = set[str]()
+        for one in behind.inner:
+            for node in self._groups[one].nodes:
+                read = self._infos[node.all_input_nodes[0].name] if _name(node) in STATISTICS else ()
+                over, dimensions = (read[0].shape[-1], len(read[0].shape)) if read else (0, 0)
+                if read and (over == whole or (over in columns and dimensions <= TOKENS_BY_WIDTH)):
+                    found.add(self._groups[one].module)
         return found
 
     def vocabulary(self) -> dict[str, str]:
@@ -113,8 +135,8 @@ class _Structure:
     def _projects(self, node: fx.Node) -> bool:
         return node in self._owner and node.target in PROJECTIONS and any(s.op == "get_attr" for s in _sources(node))
 
-    def _behind(self, row: str) -> _Behind | None:
-        """Return what lies before a projection in its block; None where it cannot be divided."""
+    def _behind(self, row: str, norms: bool) -> _Behind | None:
+        """Return what lies before a projection in its block, `norms` among it; None where that cannot be divided."""
         block, width = block_of(self._groups[row].module), self._read_width(row)
         found, waiting = _Behind(), self._before(row) if block else []
         while waiting:
@@ -126,7 +148,7 @@ class _Structure:
                     return None  # values of the block's input are mixed in whole
             elif name in self._projections:
                 found.columns.add(name)
-            elif any(node.target in GROUPED or self._mixes(node, width) for node in self._groups[name].nodes):
+            elif any(node.target in GROUPED or self._mixes(node, width, norms) for node in self._groups[name].nodes):
                 return None
             else:
                 found.inner.add(name)
@@ -151,11 +173,12 @@ class _Structure:
         infos = (info for node in self._groups[name].nodes for info in self._infos.get(node.name, ()))
         return any(info.requires_grad and info.shape[-1:] == (width,) for info in infos)
 
-    def _mixes(self, node: fx.Node, width: int) -> bool:
-        """Whether an operator puts all that would be divided together, or reads weights as wide."""
-        wide = any(s.op == "get_attr" and self._width(s) == width for s in node.all_input_nodes)
+    def _mixes(self, node: fx.Node, width: int, norms: bool) -> bool:
+        """Whether an operator puts all that would be divided together, or reads weights as wide; `norms` may."""
+        held = (self._infos[s.name][0].shape for s in node.all_input_nodes if s.op == "get_attr" and self._width(s))
+        wide = any(shape[-1] == width and not (norms and len(shape) == 1) for shape in held)
         over = self._width(node.all_input_nodes[0]) if node.all_input_nodes else 0
-        return wide or (_name(node) in OVER_LAST and over == width)
+        return wide or (_name(node) in (OVER_LAST - STATISTICS if norms else OVER_LAST) and over == width)
 
     def _turned(self, node: fx.Node) -> bool:
         return node.target in _TURNED and node.all_input_nodes[0].op == "get_attr"

@@ -14,11 +14,12 @@ KINDS = ("matmul", "convolution", "attention", "norm", "elementwise", "scan", "e
 SPLITS = ("whole", "sequence", "column", "row", "inner", "expert")
 """How tensor parallelism (Shoeybi et al., 2019; Korthikanti et al., 2022) divides an operator and lays out its output.
 
-``column``: the weight's outer dimension; output divided. ``row``: its inner dimension (an embedding: its vocabulary);
-output a sum over the group, laid out as ``sequence``. ``inner``: no weight of its own among divided values (attention's
-core by heads, activation functions, a loss over a divided vocabulary). ``sequence``: each device does all of it, or
-its share of the sequence under sequence parallelism. ``expert``: by experts over the expert-parallel group, and each
-expert's inner width over the tensor-parallel one. ``whole``: always all of it (the router of a mixture of experts).
+``column``: the weight's outer dimension; output divided (a norm over all of it sums its statistics). ``row``: its inner
+dimension (an embedding: its vocabulary); output a sum over the group, laid out as ``sequence``. ``inner``: no weight of
+its own among divided values (attention's core by heads, activation functions, a loss over a divided vocabulary).
+``sequence``: each device does all of it, or its share of the sequence under sequence parallelism. ``expert``: by
+experts over the expert-parallel group, and each expert's inner width over the tensor-parallel one. ``whole``: always
+all of it (the router of a mixture of experts).
 """
 
 

@@ -60,17 +60,32 @@ def tied(batch=4):
     tokens = torch.zeros(batch, 12, dtype=torch.long)
     return nn.Sequential(embed, head), (tokens,), tokens, cross_entropy
 
+class Gather(nn.Linear):
+    def forward(self, nodes, edges):
+        return super().forward(torch.zeros_like(nodes).index_add(0, edges[1], nodes[edges[0]]))
+
 class Graphs(nn.Module):
     def __init__(self):
         super().__init__()
-        self.head = nn.Linear(8, 4)
+        self.head = nn.ModuleDict({"gather": Gather(8, 4)})
 
     def forward(self, nodes, edges):
-        return self.head(torch.zeros_like(nodes).index_add(0, edges[1], nodes[edges[0]]))
+        return self.head["gather"](nodes, edges)
 
 def graphs():
     edges = torch.zeros(2, 20, dtype=torch.long)
     return Graphs(), (torch.randn(12, 8), edges), torch.zeros(12, dtype=torch.long), F.cross_entropy
+
+def grown_graphs(batch=2):
+    model, (nodes, edges), *_ = graphs()
+    nodes = nodes.repeat(batch, 1)
+    return model, (nodes, edges.repeat(1, batch)), torch.zeros(len(nodes), dtype=torch.long), F.cross_entropy
+
+def cut_graphs():  # three, of four nodes each
+    model, inputs, targets, loss = graphs()
+    ways = {"edges": lambda edges, k, n: edges.chunk(n, 1)[k] - k * (12 // n)}
+    inputs = {"nodes": inputs[0], "edges": torch.zeros(2, 18, dtype=torch.long)}
+    return {"model": model, "inputs": inputs, "targets": targets, "loss": loss, "split": ways}
 """
 TEXT = {
     "vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -170,6 +185,24 @@ def test_a_configuration_that_transformers_does_not_build_is_refused_by_name(val
         make(config(**values), DEVICE, (1,))
 
 
+@pytest.mark.parametrize(
+    ("model_type", "more", "norm"),
+    [
+        ("olmo2", {}, "model.layers.0.self_attn.q_norm"),
+        ("olmo2", {}, "model.layers.0.self_attn.k_norm"),
+        ("mamba2", {"num_heads": 8, "head_dim": 8, "state_size": 8, "n_groups": 1}, "backbone.layers.0.mixer.norm"),
+    ],
+)
+def test_a_norm_over_all_that_is_divided_sums_its_statistics(model_type: str, more: Any, norm: str) -> None:
+    """Projections on both sides of it were left whole. A norm of each head by itself sums nothing."""
+    profile, facts = make(config(model_type=model_type, **TEXT, **more), DEVICE, (1,), 16, source="captured")
+    assert facts["tensor_parallel"] is True
+    works = {o.module: o.work for o in profile.graph.operators if o.work and o.work.kind == "norm" and o.work.passes}
+    assert works[norm].split == "column"
+    heads = make(config(model_type="qwen3", **TEXT), DEVICE, (1,), 16, source="captured")[0].graph.operators
+    assert {o.work.split for o in heads if o.work and o.work.kind == "norm"} == {"sequence", "inner"}
+
+
 def test_a_class_that_reads_what_a_configuration_does_not_say_is_refused_by_its_module() -> None:
     """The message said that the model fails on its own inputs, and to run it by hand."""
     vision = {"hidden_size": 32, "intermediate_size": 32, "depth": 1, "num_heads": 2, "out_hidden_size": 32}
@@ -178,10 +211,21 @@ def test_a_class_that_reads_what_a_configuration_does_not_say_is_refused_by_its_
         make(path, DEVICE, (1,), 16)
 
 
-def test_a_batch_of_graphs_that_is_cut_like_samples_is_refused_with_the_way_out() -> None:
-    """Two rows of edges were cut like a batch of two, which ended in an IndexError of torch."""
-    with pytest.raises(InvalidInput, match=r"cannot run with a micro-batch of 1: .* say by split="):
-        make("capturedmodels:graphs", DEVICE, (1, 2))
+@pytest.mark.parametrize("sizes", [(2,), (4,), (1, 2)])
+def test_a_batch_of_graphs_is_refused_by_its_module_with_the_way_out(sizes: tuple[int, ...]) -> None:
+    """Four of twelve nodes with all edges were described as a graph; two rows of edges were cut like a batch of two."""
+    said = r"the module 'head\.gather' takes rows of the batch .* the input 'edges' names.* Say by split="
+    with pytest.raises(InvalidInput, match=said):
+        make("capturedmodels:graphs", DEVICE, sizes)
+
+
+def test_edges_as_many_as_samples_by_chance_are_no_batch() -> None:
+    with pytest.raises(InvalidInput, match=r"no input tensor has the batch \(2\).*of a batch of graphs"):
+        make("capturedmodels:grown_graphs", DEVICE, (1, 2))
+
+
+def test_edges_that_are_cut_with_their_graphs_are_described() -> None:
+    assert make("capturedmodels:cut_graphs", DEVICE, (4,))[1]["parameters"] == 36
 
 
 def test_a_plan_of_a_dry_run_is_told_to_estimate_its_times(capsys: pytest.CaptureFixture[str]) -> None:

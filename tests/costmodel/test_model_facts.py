@@ -1,6 +1,7 @@
 """Facts that a model tells of itself: refusals with the module and the way out, auxiliary losses, tokens and images."""
 
 import json
+import random
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,14 @@ class Encoder(nn.Module):
         return x
 
 
+class Drawn(Encoder):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            if random.random() > self.layerdrop:
+                x = layer(x)
+        return x
+
+
 class Branching(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -53,6 +62,7 @@ def model_of(module: nn.Module) -> TrainingModel:
     [
         (nn.Sequential(nn.Linear(WIDTH, WIDTH), Branching()), "in the module '1': .*branches on tensor values"),
         (nn.Sequential(Encoder()), "in the module '0': .*set layerdrop to 0: layers that are left out"),
+        (nn.Sequential(Drawn()), "in the module '0': .*Python's random.*set layerdrop to 0"),
         (nn.Sequential(nn.BatchNorm1d(WIDTH, momentum=None)), "in the module '0': .*give its momentum a number"),
     ],
 )

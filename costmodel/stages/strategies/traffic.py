@@ -1,13 +1,14 @@
 """What ranks of one stage send each other during F and B, operator by operator.
 
 Tensor parallel (Shoeybi et al., 2019): an all-reduce of a row operator's output, and one of the gradient of each
-undivided value that column operators read. Sequence parallel (Korthikanti et al., 2022, section 4.2.2): an all-gather
-before and a reduce-scatter after, the gathered input gathered again in the backward. As in Megatron-LM the backward's
-collectives overlap the layer's own gradient matmuls: only what exceeds them is exposed. Context parallel (Liu et
-al., Ring Attention, 2023): keys and values travel c - 1 steps around the ring during attention, their gradients
-too. Expert parallel (Lepikhin et al., GShard, 2020): an all-to-all to the experts and one back, both again in the
-backward, on the network one copy of a token a host; during another micro-batch's compute where the trainer interleaves
-two (Megatron-LM core, --overlap-moe-expert-parallel-comm; DeepSeek-V3, 2024, section 3.2.1). Leaves out what overlapped
+undivided value that column operators read, and of the statistics of norms over divided values. Sequence parallel
+(Korthikanti et al., 2022, section 4.2.2): an all-gather before and a reduce-scatter after, the gathered input gathered
+again in the backward. As in Megatron-LM the backward's collectives overlap the layer's own gradient matmuls: only what
+exceeds them is exposed. Context parallel (Liu et al., Ring Attention, 2023): keys and values travel c - 1 steps around
+the ring during attention, their gradients too. Expert parallel (Lepikhin et al., GShard, 2020): an all-to-all to the
+experts and one back, both again in the backward, on the network one copy of a token a host; during another
+micro-batch's compute where the trainer interleaves two (Megatron-LM core, --overlap-moe-expert-parallel-comm;
+DeepSeek-V3, 2024, section 3.2.1). Leaves out what overlapped
 compute loses here, and uneven loads of experts.
 """
 
@@ -110,8 +111,11 @@ class Traffic:
             yield from self._entering(position, work, read, times)
             if work.split == "row" or (work.split == "expert" and not feeds_experts(self.graph, position)):
                 yield ("leaving", position), *self._leaving(self._output_bytes(position))
+            size = 4 * ceil(work.tokens, self.degrees.context) * self.microbatch_size
+            if work.kind == "norm" and work.split == "column":
+                summed = all_reduce_ns(self.cluster, self.groups.tensor, size)
+                yield ("statistics", position), summed, summed, 0
             if work.kind == "loss" and work.split == "inner":
-                size = 4 * ceil(work.tokens, self.degrees.context) * self.microbatch_size
                 yield ("loss", position), LOSS_SUMS * all_reduce_ns(self.cluster, self.groups.tensor, size), 0, 0
         if self.degrees.context > 1 and work.kind == "attention":
             yield ("ring", position), *self._ring(work, times)
