@@ -5,7 +5,7 @@ run all the same, where nothing has values. Leaves out samples that are mixed in
 them (`separation`).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -60,7 +60,7 @@ def _picks(node: fx.Node) -> Iterator[tuple[fx.Node, fx.Node]]:
 
 def _along_batch(rows: fx.Node, batch: int | None) -> bool:
     """Whether the first dimension of a value is the batch: one that changes, or a fixed one as long."""
-    shape = getattr(rows.meta.get("val"), "shape", ())
+    shape: Sequence[Any] = getattr(rows.meta.get("val"), "shape", ())
     return bool(shape) and (isinstance(shape[0], torch.SymInt) or shape[0] == batch)
 
 
