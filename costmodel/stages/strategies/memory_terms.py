@@ -236,7 +236,7 @@ class MemoryModel:
         return self._of_loss(vectors, operators, self.build.training.loss_bytes - 4) if found is None else found
 
     def _of_loss(self, vectors: Vectors, operators: Sequence[int], width: int) -> int:
-        """Return what logits take at a number of bytes each."""
+        """Return the bytes of all logits at `width` bytes each."""
         return self.build.loss_gradient(operators, vectors.saved.tensor_bytes) * width // 2
 
     def _workspace(self, sharding: StageSharding) -> Amount:

@@ -3,8 +3,8 @@
 A kept storage divides like the tensor it holds, one that holds no tensor like the output of the operator that keeps
 it; both count once in a stage (naive sums are 6-59 % high). Formulae that this reproduces: Korthikanti et
 al., 2022, section 4. ``selective`` drops what attention alone keeps (scores), ``full`` everything in a block but
-what flows into it. Divided products in fp8 may keep what they read in 8 bits, in addition to what others keep of it
-(`TrainingJob.casts_inputs`). Leaves out what allocators round up.
+what flows into it. A divided product in fp8 may keep its input in 8 bits (`TrainingJob.casts_inputs`), in addition to
+what others keep of it. Leaves out what allocators round up.
 """
 
 from collections.abc import Collection, Container, Mapping, Sequence
