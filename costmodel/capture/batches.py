@@ -251,7 +251,9 @@ def _with_inputs(model: TrainingModel, cut: Callable[[Any, Split], Any], size: i
 
 def given(model: TrainingModel) -> dict[str | int, Any]:
     """Return all inputs and the targets by the keys of `split`."""
-    return {**dict(enumerate(model.args)), **model.kwargs, **({TARGETS: model.targets} if model.has_targets else {})}
+    found: dict[str | int, Any] = dict(enumerate(model.args))
+    found.update(model.kwargs)
+    return found | ({TARGETS: model.targets} if model.has_targets else {})
 
 
 def _is_cut(value: Any, batch: int) -> bool:

@@ -48,12 +48,14 @@ def _picks(node: fx.Node) -> Iterator[tuple[fx.Node, fx.Node]]:
     schema = getattr(node.target, "_schema", None)
     if schema is None or not node.args or not isinstance(node.args[0], fx.Node):
         return
-    given = {a.name: node.args[i] for i, a in enumerate(schema.arguments) if i < len(node.args)} | dict(node.kwargs)
-    indices: Any = given.get("indices")
+    rows = node.args[0]
+    given: dict[str, Any] = {a.name: node.args[i] for i, a in enumerate(schema.arguments) if i < len(node.args)}
+    given.update(node.kwargs)
+    indices, index = given.get("indices"), given.get("index")
     if isinstance(indices, list | tuple) and indices and isinstance(indices[0], fx.Node):
-        yield node.args[0], indices[0]
-    if isinstance(given.get("index"), fx.Node) and given.get("dim") == 0:
-        yield node.args[0], given["index"]
+        yield rows, indices[0]
+    if isinstance(index, fx.Node) and given.get("dim") == 0:
+        yield rows, index
 
 
 def _along_batch(rows: fx.Node, batch: int | None) -> bool:
