@@ -12,7 +12,7 @@ from math import floor, gcd
 from costmodel.errors import PenstockError
 from costmodel.machines.cluster import Cluster
 from costmodel.model.profile import Profile
-from costmodel.stages.strategies.memory import MemoryTerms
+from costmodel.stages.strategies.memory import OUTSIDE
 from planner.candidate.candidate import Candidate
 from planner.candidate.evaluate import Evaluator, Run
 from planner.candidate.fit import NO_LIMIT
@@ -298,20 +298,27 @@ class MemoryTable:
 
 
 def _terms_of(evaluator: Evaluator, candidate: Candidate, run: Run, rank: int) -> dict[str, dict[str, int]]:
-    """Return the terms of a rank's stages by name, and what its messages hold; those of 0 bytes are left out."""
-    schedule = run.times.structure.schedule
-    found: dict[str, dict[str, int]] = {}
-    for stage in range(candidate.num_stages):
-        if rank in schedule.graph.ranks[stage]:
-            alive = most_in_flight(schedule.orders[rank], stage)
-            terms: MemoryTerms = stage_terms(evaluator, candidate, run, stage, alive)
-            for name, amount in terms.items().items():
-                row = found.setdefault(name, {"point_bytes": 0, "upper_bytes": 0})
-                row["point_bytes"] += amount.point
-                row["upper_bytes"] += amount.upper
-    beside = run.times.peak_memory_bytes[rank] - sum(row["point_bytes"] for row in found.values())
-    found["messages"] = {"point_bytes": beside, "upper_bytes": max(0, beside)}
-    return {name: row for name, row in found.items() if row["upper_bytes"] or row["point_bytes"]}
+    """Return the terms of a rank's stages by name, and what its messages hold; those of 0 bytes are left out.
+
+    What actions work with, and what is outside of tensors, counts once a rank: of the stage that works with most.
+    """
+    schedule, once = run.times.structure.schedule, (*evaluator.problem.training.once_a_rank, *OUTSIDE)
+    stages = [stage for stage in range(candidate.num_stages) if rank in schedule.graph.ranks[stage]]
+    rows = [
+        stage_terms(evaluator, candidate, run, stage, most_in_flight(schedule.orders[rank], stage)).items()
+        for stage in stages
+    ]
+    works = max(rows, key=lambda row: sum(row[name].point for name in once))
+    found = {
+        name: {
+            "point_bytes": sum(row[name].point for row in ([works] if name in once else rows)),
+            "upper_bytes": sum(row[name].upper for row in ([works] if name in once else rows)),
+        }
+        for name in works
+    }
+    messages = max(0, run.times.peak_memory_bytes[rank] - sum(row["point_bytes"] for row in found.values()))
+    found["messages"] = {"point_bytes": messages, "upper_bytes": messages}
+    return {name: row for name, row in found.items() if row["upper_bytes"]}
 
 
 def _flags(before: Space, size: int, after: Space, new_size: int) -> str:
