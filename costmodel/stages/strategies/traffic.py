@@ -137,11 +137,17 @@ class Traffic:
     def _entering(
         self, position: int, work: Work, read: Sequence[int], times: Times
     ) -> Iterator[tuple[object, int, int, int]]:
-        """Price undivided values on their way into column operators and experts."""
+        """Price undivided values on their way into column operators and experts.
+
+        Which expert takes a token, the one value without a gradient that experts read, travels with the tokens.
+        """
         if work.split not in ("column", "expert"):
             return
+        routed = work.split == "expert" and self.graph.operators[position].trainable
         for index in read:
             tensor = self.graph.tensors[index]
+            if routed and not tensor.gradient:
+                continue
             source = self.graph.operators[self.graph.index[tensor.producer]].work
             if source is None or source.split in WITHIN_TENSOR or self._among_experts(tensor):
                 continue
