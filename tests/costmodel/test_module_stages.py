@@ -2,7 +2,6 @@
 
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 import costmodel.capture.export as exporting
 from costmodel.capture.batches import TrainingModel
+from costmodel.capture.calls import Notes
 from costmodel.capture.capture import Capture, capture
 from costmodel.capture.module_calls import CUT
 from costmodel.capture.parts import extract
@@ -28,7 +28,7 @@ def test_stages_of_modules_have_the_loss_and_gradients_of_the_flat_program(case:
 def test_noting_calls_changes_no_name(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     @contextmanager
     def nothing(*_: object) -> Any:
-        yield SimpleNamespace(take=lambda graph: ())
+        yield Notes(())
 
     known = captured_model(name)
     monkeypatch.setattr(exporting, "noting_calls", nothing)

@@ -32,11 +32,13 @@ NEVER = 1 << 60
 
 
 class ActionAmounts(NamedTuple):
-    """What each operator takes of one action: F, I and W, and adding up gradients, ns."""
+    """What each operator takes of one action, ns: F, I and W, adding up gradients; of the host to dispatch F and B."""
 
     forward: Sequence[int]
     backward: Sequence[int]
     added: Sequence[int]
+    dispatched: Sequence[int]
+    dispatched_backward: Sequence[int]
 
 
 class HeldAmounts(NamedTuple):
@@ -172,11 +174,14 @@ class OperatorAmounts:
         """Return what each operator takes of one action; what several share counts with the first of them."""
         forward, inputs, weights = (row.at_first() for row in self._work_rows(config, ranks))
         trained = [operator.trainable for operator in self.profile.graph.operators]
-        added = self._vectors.weights(self._degrees(config)).accumulated.at_first()
+        vectors = self._vectors.of(self._degrees(config), config.remade, self._groups.of(ranks, config))
+        added, host = vectors.weights.accumulated.at_first(), vectors.times.host_dispatch
+        none = [0] * len(trained)
         return ActionAmounts(
             forward,
             [(i + w) * is_trained for i, w, is_trained in zip(inputs, weights, trained, strict=True)],
             list(map(self._build.accumulation.least_ns, added)),
+            *(host.at_first() if host else (none, none)),
         )
 
     def held_amounts(self, config: StageConfig, ranks: Sequence[int]) -> HeldAmounts:

@@ -59,6 +59,10 @@ class HostDispatch:
         """Return what the host takes by itself of a forward, and of a whole backward with its recompute."""
         return self._forward.over(operators), self._backward.over(operators) + again.over(operators)
 
+    def at_first(self) -> tuple[list[int], list[int]]:
+        """Return what the host takes of each operator's forward and backward; shared calls count with the first."""
+        return self._forward.at_first(), self._backward.at_first()
+
     def forward_ns(self, operators: Sequence[int], device_ns: int) -> int:
         """Return the time of a forward, given what it takes on the device."""
         return paced_ns(self._forward.over(operators), device_ns, self._coupled)

@@ -45,6 +45,8 @@ class LinePrices:
         F; I and W; adding up gradients.
     again, kept : array
         Forwards that run again, and what is kept of one micro-batch; the first axis is `RECOMPUTE`.
+    host_forward, host_backward, host_again : array
+        What the host takes to dispatch these; `host_again` as `again`.
     weights, experts, trained, trained_experts : array
         Parameters, and those of them that get a gradient, before ZeRO divides any.
     peak : array
@@ -61,6 +63,9 @@ class LinePrices:
     backward: Floats
     added: Floats
     again: Floats
+    host_forward: Floats
+    host_backward: Floats
+    host_again: Floats
     kept: Floats
     weights: Floats
     experts: Floats
@@ -181,12 +186,16 @@ class DivisionPrices:
         ways = [[self.held(division, name) for division in divisions] for name in self._recomputes]
         scale = np.array([[size / self.smallest] for _, size in rows])
         parts = np.array([d.context * (d.tensor if d.sequence > 1 else 1) for d, _ in rows])
-        again = [self._again(timed, [row[i] for i in of.tolist()]) for row in ways]
+        forward, dispatched = [one.forward for one in timed], [one.dispatched for one in timed]
+        runs = [[row[i].again for i in of.tolist()] for row in ways]
         return LinePrices(
-            forward=self._sums(one.forward for one in timed),
+            forward=self._sums(forward),
             backward=self._sums(one.backward for one in timed),
             added=self._sums(one.added for one in timed),
-            again=np.array(again),
+            again=np.array([self._again(forward, row) for row in runs]),
+            host_forward=self._sums(dispatched),
+            host_backward=self._sums(one.dispatched_backward for one in timed),
+            host_again=np.array([self._again(dispatched, row) for row in runs]),
             kept=np.array([self._sums(each.kept for each in row)[of] * scale for row in ways]),
             weights=self._sums(one.weights[0] for one in plain)[of],
             experts=self._sums(one.weights[1] for one in plain)[of],
@@ -210,12 +219,10 @@ class DivisionPrices:
         """Whether each way to recompute frees anything; none does not count."""
         return tuple(name != "none" for name in self._recomputes)
 
-    def _again(self, timed: Sequence[ActionAmounts], held: Sequence[HeldAmounts]) -> Floats:
-        """Return the forwards, as they are timed, of operators that run again."""
-        return self._sums(
-            [ns * runs for ns, runs in zip(one.forward, each.again, strict=True)]
-            for one, each in zip(timed, held, strict=True)
-        )
+    def _again(self, forward: Sequence[Sequence[int]], runs: Sequence[Sequence[bool]]) -> Floats:
+        """Return the forwards of operators that run again."""
+        pairs = zip(forward, runs, strict=True)
+        return self._sums([ns * again for ns, again in zip(*pair, strict=True)] for pair in pairs)
 
     def _sums(self, rows: Iterable[Sequence[int]]) -> Floats:
         """Return prefix sums along the line of what the pieces' operators have."""

@@ -2,8 +2,8 @@
 
 A step is micro-batches times the pace of its slowest place, then the filling of the line, its messages, and what
 closes it. One stage a place keeps min(m, p) micro-batches in flight (1F1B), v stages a place 2 (p - 1) + (v - 1) p + 1
-of its chunks (interleaved 1F1B). Leaves out the host's time to launch kernels, links that stages share, and what a
-stage receives in addition to its messages.
+of its chunks (interleaved 1F1B). Leaves out links that stages share, and what a stage receives in addition to its
+messages.
 """
 
 from functools import cached_property
@@ -36,6 +36,8 @@ class Estimates:
         Whether full recompute runs a stage's whole forward again from its inputs (`TrainingJob`).
     eager : bool
         Whether a schedule may keep enough micro-batches in flight for compute to wait for no message (eager 1F1B).
+    coupled : float
+        Part of the shorter of device and host in which the longer waits for it (`TrainingJob`).
     """
 
     def __init__(
@@ -47,9 +49,10 @@ class Estimates:
         *,
         whole_stages: bool,
         eager: bool,
+        coupled: float,
     ) -> None:
         self._rows, self._line, self._cuts, self._replicas = rows, line, cuts, replicas
-        self._whole_stages, self._eager = whole_stages, eager
+        self._whole_stages, self._eager, self._coupled = whole_stages, eager, coupled
 
     @property
     def step_ns(self) -> Floats:
@@ -132,11 +135,18 @@ class Estimates:
         return found
 
     def _times(self, first: Ints, after: Ints) -> tuple[Floats, Floats]:
-        """Return F, and all of the backward, of one micro-batch."""
+        """Return F, and all of the backward, of one micro-batch, as the longer of device and host paces them."""
         line = self._line
         added = self._over(line.added, first, after) * (self._rows.count > 1)
         backward = self._over(line.backward, first, after) + self._over_way(line.again, first, after)
-        return self._over(line.forward, first, after), backward + added
+        host = self._over(line.host_backward, first, after) + self._over_way(line.host_again, first, after)
+        forward = self._paced(self._over(line.forward, first, after), self._over(line.host_forward, first, after))
+        return forward, self._paced(backward, host) + added
+
+    def _paced(self, device: Floats, host: Floats) -> Floats:
+        """Return what actions take that both have to get through (`costmodel.model.launches.paced_ns`)."""
+        found: Floats = np.maximum(device, host) + self._coupled * np.minimum(device, host)
+        return found
 
     def _weights(self, first: Ints, after: Ints) -> StageWeights:
         line = self._line

@@ -128,10 +128,13 @@ class FamilyTable:
         model = problem.stage_model(self._prices.device, self._prices.smallest)
         self.cuts = self._cut()
         replicas = ReplicaPrices(problem, model, self.rows)
-        whole_stages, eager = problem.training.whole_stages, not EAGER.isdisjoint(problem.schedules)
+        whole_stages, coupled = problem.training.whole_stages, problem.training.coupled
+        eager = not EAGER.isdisjoint(problem.schedules)
 
         def of(cuts: EvenCuts) -> Estimates:
-            return Estimates(self.rows, self.line, cuts, replicas, whole_stages=whole_stages, eager=eager)
+            return Estimates(
+                self.rows, self.line, cuts, replicas, whole_stages=whole_stages, eager=eager, coupled=coupled
+            )
 
         known, light = of(self.cuts), of(self.cuts.low_traffic)
         faster = self.cuts.is_whole[self.cuts.low_traffic.of] & (light.step_ns < known.step_ns)

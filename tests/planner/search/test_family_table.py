@@ -93,8 +93,7 @@ def _least_largest(prefix: np.ndarray, speeds: np.ndarray) -> float:
 @pytest.mark.parametrize(("name", "devices"), [("llama", 8), ("mixtral", 8), ("gpt2", 4)])
 def test_estimates_order_families_as_the_simulator_does(name: str, devices: int) -> None:
     """Rank correlation of steps, and memory, over all rows of the small table that have an even cut."""
-    habits = {"graphs": True}  # the host, which paces such small models, is not in the table's estimates
-    prepared = PreparedProblem(Problem(described(name, sequence=1024), None, devices, 64, habits=habits))
+    prepared = PreparedProblem(Problem(described(name, sequence=1024), None, devices, 64))
     table = prepared.small_table
     assert table is not None
     estimated, simulated, held, peaks = [], [], [], []
