@@ -36,7 +36,7 @@ def propose(view: View, memory_bytes: float, limits: Deadline) -> Sequence[Propo
     Where all of them would take several micro-batches an action, a larger micro-batch size proposes the same: then each
     takes one.
     """
-    tables = _tables(view, MULTIPLES)
+    tables = _tables(view)
     if not tables.replicas:
         return None
     allowance = Allowance(view.num_devices, memory_bytes, tables.replicas)
@@ -82,12 +82,12 @@ class _Tables:
 
 
 @lru_cache(maxsize=1)
-def _tables(view: View, multiples: tuple[int, ...]) -> _Tables:
+def _tables(view: View) -> _Tables:
     """Return the tables of a view; those of the last one are kept, for it is asked again with less memory."""
     root = decompose(view.atoms.successors, view.prepared.orders[0])
     parts = list(root.divisible)
     pieces = Pieces(np.concatenate([_downsets(view.atoms, part) for part in parts]))
-    ways = list(_ways(view, pieces, multiples))
+    ways = list(_ways(view, pieces))
     devices = max((way.ways.devices for way in ways), default=view.num_devices + 1)
     replicas = [count for count in view.replicas if count * devices <= view.num_devices]
     rows = [_choices(view, each, replicas, parts) for each in ways]
@@ -109,12 +109,12 @@ def _downsets(atoms: Atoms, part: TreePart) -> Bools:
     return members
 
 
-def _ways(view: View, pieces: Pieces, multiples: tuple[int, ...]) -> Iterator[_Way]:
+def _ways(view: View, pieces: Pieces) -> Iterator[_Way]:
     """Yield the ways to run pieces, with each number of micro-batches an action that some schedule runs."""
     problem = view.prepared.problem
     largest = problem.profile.microbatch_sizes[-1]
     differ = any(SCHEDULES[name].placement == "graph" for name in problem.schedules)
-    for multiple in multiples if differ else (1,):
+    for multiple in MULTIPLES if differ else (1,):
         size = multiple * view.microbatch_size
         if multiple == 1 or (size <= largest and view.num_microbatches % multiple == 0):
             yield from (_Way(each, multiple) for each in ways_of(View(view.prepared, size), pieces))
