@@ -4,8 +4,8 @@ Work limits decide what is found, so that the same inputs and seed give the same
 longer than the user wants to wait, and the result then says so. A plan is lowered, checked and written action by
 action, which may take longer than its search: one that could no longer be written within the time limit is not taken,
 and the search ends early enough for its best and for the ladder, whose plans are priced as the first plans were and
-take about as long as these took; while nothing fits, early enough to look for feasibility fixes. Leaves out how long
-writing takes elsewhere: the rates are those of one machine.
+take about as long as these took; while nothing fits, early enough for one feasibility fix, which looks for the least
+memory and plans again. Leaves out how long writing takes elsewhere: the rates are those of one machine.
 """
 
 import time
@@ -139,7 +139,7 @@ class WriteReserve:
             writing = writing_s(best.num_actions, best.copies) * self.limits.wall_per_cpu
             self.limits.reserve(max(0.0, self.first_s + writing - SPARE_S))
         else:
-            self.limits.reserve(min(FIXES_S, self.problem.effort.time_limit_s / 2))
+            self.limits.reserve(min(FIXES_S, 2 * self.first_s))
 
 
 def writing_s(num_actions: int, copies: int) -> float:

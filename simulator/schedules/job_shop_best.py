@@ -19,7 +19,7 @@ from simulator.actions import Kind
 from simulator.schedules.job_shop import JobShop, Sequences
 from simulator.schedules.job_shop_list import Manner, listed
 from simulator.schedules.job_shop_times import ShopArrays
-from simulator.schedules.order_kernels import MODULUS, Floats, Ints
+from simulator.schedules.order_timing import MODULUS, Floats, Ints
 
 LISTED, LEAST_LISTS, MOST_LISTS = 12_000, 1, 36
 """Jobs placed by all lists that go by rules, within bounds on their number."""

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from simulator.schedules.job_shop_times import ShopArrays
-from simulator.schedules.order_kernels import Ints
+from simulator.schedules.order_timing import Ints
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,8 @@ from itertools import accumulate, chain, pairwise
 
 from simulator.actions import Kind
 from simulator.schedules.job_shop import JobShop, Needs, Sequences
-from simulator.schedules.order_kernels import Active, Ints, Shop
+from simulator.schedules.order_kernels import Active
+from simulator.schedules.order_timing import Ints, Shop
 
 
 class ShopArrays:

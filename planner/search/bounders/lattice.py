@@ -3,8 +3,8 @@
 The process runs `planner.search.solvers.lattice`.
 
 The family of the least bound comes first, for it alone holds the bound of the search down; the next one follows as soon
-as its bound is the least. Once half of the time is over the estimate of the best family is asked for, and has as long
-as the bounds that follow it. Leaves out how a bound is proved.
+as its bound is the least. Once none can rise any further, the estimate of the best plan's family is asked for, for as
+long as bounds took until then: a better plan may make others count. Leaves out how a bound is proved.
 """
 
 from contextlib import nullcontext
@@ -33,6 +33,8 @@ UNLIMITED = 1e18
 """Pairs, or seconds, where the other ends it."""
 BEAM = 4
 """Labels kept where a cut of least estimate is made."""
+LEAST_S = 1.0
+"""Seconds, or deterministic ones, for which an estimate is asked for at least."""
 MOST_WAIT_S = 0.2
 """Most seconds between two looks at the clock while bounds alone are waited for."""
 
@@ -71,7 +73,7 @@ class LatticeBounder:
         self.estimates: dict[Family, tuple[int, int]] = {}
         limit = self._setting.problem.effort.deterministic_limit
         self._counted, self._all = limit is not None, WORK * limit if limit is not None else UNLIMITED
-        self._work, self._first = self._all, Deadline(UNLIMITED)
+        self._work, self._clock = self._all, Deadline(UNLIMITED)
 
     def hear(self, limits: Deadline, wait_s: float = 0.0) -> None:
         """Take what has come by now, and ask for more; where work is counted nothing is asked before `finish`."""
@@ -110,8 +112,8 @@ class LatticeBounder:
             return
         if asked and not goes_on and not self._estimates:  # all is proved, or the process was lost
             self._ended.add(asked)
-        if self._asked is None and not self._numbers:
-            self._first = Deadline(limits.remaining_s / 2)
+        if not self._numbers:
+            self._clock.restart(UNLIMITED)
         self._asked = None
         if not limits.expired and self._work > 0:
             self._ask(limits)
@@ -140,22 +142,20 @@ class LatticeBounder:
             pool.say("cut of the bound")
 
     def _ask(self, limits: Deadline) -> None:
-        """Ask for the family that holds the bound of the search down; once, for the estimate of the best one."""
+        """Ask for the family that holds the bound of the search down; if none rises, for the estimate of the best."""
         best, rows = self._bounds.pool.best, self._holding_down()
         if not best.fits or not rows:
             return
         (least_ns, asked), *rest = rows
-        rises = asked not in self._ended and least_ns < best.step_time_ns and self._is_known(asked.family)
-        own, again = self._whole_family(best), self._work - self._all / 2
-        first_over = again <= 0 if self._counted else self._first.expired
-        if own and own not in self.estimates and self._is_known(own) and (first_over or not rises):
-            self.estimates[own] = 0, 0
-            seconds, work = limits.remaining_s / 2, self._work / 2
-            self._send(BoundRequest(own), best.step_time_ns, 0, seconds, work, self._least_estimate(own, best))
-        elif rises:
+        own = self._whole_family(best)
+        if asked not in self._ended and least_ns < best.step_time_ns and self._is_known(asked.family):
             until_ns = min([best.step_time_ns, *(int(bound_ns * FURTHER) + 1 for bound_ns, _ in rest)])
-            seconds, work = (limits.remaining_s, self._work) if first_over else (self._first.remaining_s, again)
-            self._send(asked, best.step_time_ns, until_ns, seconds, work)
+            self._send(asked, best.step_time_ns, until_ns, limits.remaining_s, self._work)
+        elif own and own not in self.estimates and self._is_known(own):
+            self.estimates[own] = 0, 0
+            seconds, work = max(LEAST_S, self._clock.taken_s), max(WORK * LEAST_S, self._all - self._work)
+            aim = min(seconds, limits.remaining_s), min(work, self._work)
+            self._send(BoundRequest(own), best.step_time_ns, 0, *aim, self._least_estimate(own, best))
 
     def _holding_down(self) -> list[tuple[int, BoundRequest]]:
         """Return the two least bounds that count."""

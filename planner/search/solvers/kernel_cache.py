@@ -25,7 +25,7 @@ SOLVERS = "planner/search/solvers"
 SOURCES = (
     f"{SOLVERS}/compiled.py", f"{SOLVERS}/annealing/data.py", f"{SOLVERS}/annealing/kernels.py",
     f"{SOLVERS}/lattice/graph.py", f"{SOLVERS}/lattice/kernels.py", f"{SOLVERS}/order_kernels.py",
-    "simulator/schedules/order_kernels.py",
+    *(f"simulator/schedules/order_{name}.py" for name in ("timing", "list", "moves", "kernels")),
 )  # fmt: skip
 """What compiled kernels are made of, in the folder of the packages."""
 WHOLE, LOCK = "whole.json", "lock"

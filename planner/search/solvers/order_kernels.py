@@ -12,6 +12,7 @@ import numpy as np
 
 from planner.search.solvers.compiled import compiled
 from simulator.schedules import order_kernels as plain
+from simulator.schedules.order_timing import Shop
 
 
 def zeros(number: int) -> Any:
@@ -31,7 +32,10 @@ def ints(values: Sequence[int]) -> Any:
 
 def load() -> plain.OrderKernels:
     """Have the compiled functions used in this process; each is compiled, or read, when it is first used."""
-    names = vars(plain) | {"zeros": compiled(zeros), "floats": compiled(floats)}
+    names: dict[str, Any] = {}
+    for function in plain.KERNELS:
+        names |= function.__globals__
+    names |= {"zeros": compiled(zeros), "floats": compiled(floats)}
     for function in plain.KERNELS:
         names[function.__name__] = compiled(_within(function, names))
     found = plain.OrderKernels(ints, *(names[name] for name in plain.OrderKernels.__slots__[1:]))
@@ -51,7 +55,7 @@ def compile_all() -> None:
     kernels = load()
     one, none, ends = ints([1]), ints([0]), ints([0, 1])
     nothing = ints([0, 0])
-    shop = plain.Shop(
+    shop = Shop(
         one, none, none, none, none, none, nothing, ints([]), ints([]), nothing, ints([]), ints([]), none, ends, none,
         ends, none,
     )  # fmt: skip
