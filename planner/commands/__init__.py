@@ -40,6 +40,7 @@ COMMANDS = {
     "model": "describe a model from its shape, without torch or a GPU, times estimated",
     "plan": "cut a profiled model into a graph of stages, with a schedule and a proved bound",
     "memory": "say what a model takes of each device by strategy, whether that fits, and what would make it fit",
+    "buy": "say on which machines to train a model, by cost and days of the whole run",
     "ablation": "say what each means of a plan gains: branches, larger micro-batches, split backward, shared devices",
     "simulate": "predict the timeline and memory of a plan, or of a schedule by name",
     "schedules": "compare all schedules of the catalogue on one pipeline, as a table and in charts",

@@ -9,6 +9,7 @@ MEMORY_GIB = 80.0
 LONGEST_NS = 86_400 * 10**9
 LONGEST_S = 10**6
 """Eleven days: waits for longer are beyond what systems can be told."""
+MANY = 10**18
 LARGEST = 10**9
 """Of an amount, which in GiB and in GB/s keeps sums within 64 bits."""
 
@@ -63,6 +64,18 @@ def amount(text: str) -> float:
     if not 0 < value <= LARGEST:
         raise argparse.ArgumentTypeError(f"found {text!r}; a number above 0 and up to {LARGEST} is needed")
     return value
+
+
+def many(text: str) -> int:
+    """Read a large whole number, as ``15T``, ``300B``, ``4M`` or ``1.5e13``."""
+    factor = {"T": 10**12, "B": 10**9, "M": 10**6, "K": 10**3}.get(text[-1:].upper(), 1)
+    try:
+        value = Fraction(text[:-1] if factor > 1 else text) * factor
+    except (ValueError, ZeroDivisionError):
+        value = Fraction(0)
+    if not 1 <= value <= MANY:
+        raise argparse.ArgumentTypeError(f"found {text!r}; a number from 1 to 10^18 is needed, as in 15T, 300B or 2e12")
+    return round(value)
 
 
 def exact_amount(text: str) -> Fraction:

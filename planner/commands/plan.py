@@ -11,12 +11,12 @@ import time
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING
 
-from costmodel.errors import InvalidInput
+from costmodel.errors import InvalidInput, UsageError
 from costmodel.roofline import OPTIMIZERS
 from costmodel.stages.config import OFFLOAD, RECOMPUTE
 from costmodel.stages.strategies.trainers import KERNELS, SAID, SELECTIVE, trainers
 from planner.commands.answer import INTERRUPTED, Answer, say
-from planner.commands.flags import few_bytes, gibibytes, limit, positive, room, seed
+from planner.commands.flags import amount, few_bytes, gibibytes, limit, many, positive, room, seed
 
 TARGETS = ("executor", "torchtitan", "megatron", "deepspeed", "any")
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8")
@@ -50,6 +50,7 @@ WIDTHS = {
 if TYPE_CHECKING:
     from planner.plan import Plan
     from planner.question.problem import Problem
+    from planner.report.summary.run_cost import RunTarget
 
 FIRST_PLAN_NS, LATE_S = 1_000_000, 2.0
 """An operator's share of reading a profile and making a first plan, 10,000 on 8 to 1,024 devices; promised lateness."""
@@ -61,6 +62,7 @@ KEEPS_ITS_BEST = True
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
     add_question(parser, "of the whole command (default 10)")
+    add_run_target(parser)
     parser.add_argument("-o", "--output", required=True, metavar="plan.json")
     parser.add_argument(
         "--from",
@@ -78,7 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_question(parser: argparse.ArgumentParser, limit_of: str) -> None:
     """Declare what is asked: the model, the machines, what is fixed, and for how long a plan is sought."""
-    parser.set_defaults(old_plan=None, exact=False)
+    parser.set_defaults(old_plan=None, exact=False, price=[])
     parser.add_argument(
         "profiles", nargs="+", metavar="PROFILE", help="profile file; on a mixed cluster one a device type"
     )
@@ -117,6 +119,42 @@ def add_question(parser: argparse.ArgumentParser, limit_of: str) -> None:
     parser.add_argument("--seed", type=seed, default=0)
     _add_choices(parser)
     add_trainer(parser)
+
+
+def add_run_target(parser: argparse.ArgumentParser) -> None:
+    """Declare what the run is to come to, and what devices cost."""
+    run = parser.add_argument_group("money and time", "of the whole run; restarts and evaluation are left out")
+    run.add_argument("--tokens", type=many, default=0, metavar="T", help="that the run is to see, as in 15T or 300B")
+    run.add_argument("--deadline", type=amount, default=0.0, metavar="DAYS", help="to say whether the run keeps it")
+    run.add_argument("--budget", type=amount, default=0.0, metavar="MONEY", help="to say whether the run keeps it")
+    run.add_argument(
+        "--price",
+        action="append",
+        default=[],
+        metavar="FILE|DEVICE=X",
+        help="of a device and hour, by catalogue id or name of the cluster's device, or a file of prices (may be "
+        "given several times; docs/planning.md)",
+    )
+
+
+def run_target(args: argparse.Namespace) -> "RunTarget":
+    """Return what the run is to come to.
+
+    Raises
+    ------
+    UsageError
+        For a deadline or budget of no tokens.
+    """
+    from planner.report.summary.run_cost import RunTarget
+
+    asked = [f"--{name}" for name in ("deadline", "budget") if getattr(args, name)]
+    if asked and not args.tokens:
+        raise UsageError(f"{' and '.join(asked)}: of a run of how many tokens? give --tokens, as in --tokens 300B")
+    if args.budget and not (args.price or args.cluster):
+        raise UsageError(
+            "--budget: at what price? give --price, as in --price h100-sxm-80=2.5, or a --cluster with one"
+        )
+    return RunTarget(args.tokens, args.deadline, args.budget)
 
 
 def _add_choices(parser: argparse.ArgumentParser) -> None:
@@ -177,12 +215,13 @@ def _run(args: argparse.Namespace, start: float) -> Answer:
     from planner.plan.limited_by import LimitedBy
     from planner.report.summary.alarms import is_impossible
 
+    target = run_target(args)
     problem = problem_of(args, start)
     if problem.effort.deterministic_limit is None:
         _say_least(len(problem.profile.graph.operators), problem.effort.time_limit_s)
     answer = make_plan(problem, progress=say)
     write_plan(args.output, answer.plan)
-    answer = replace(answer, path=args.output, seconds=time.perf_counter() - start)
+    answer = replace(answer, path=args.output, seconds=time.perf_counter() - start, target=target)
     for alarm in answer.alarms:
         say(f"{alarm.kind}: {alarm.text}")
     found = answer.plan
@@ -221,6 +260,7 @@ def problem_of(args: argparse.Namespace, start: float) -> "Problem":
     from planner.question.effort import Effort
     from planner.question.layer_pins import with_layers
     from planner.question.pins import read_pins
+    from planner.question.prices import read_prices
     from planner.question.problem import Problem
     from planner.question.space import Space
 
@@ -256,5 +296,6 @@ def problem_of(args: argparse.Namespace, start: float) -> "Problem":
         trainer=args.trainer or (job.convention if job else ""),
         habits={**(job.habits if job else {}), **said(args)},
         calibration=calibration,
+        prices=read_prices(args.price) if args.price else None,
         effort=Effort(args.time_limit, args.deterministic_limit, args.seed, time.perf_counter() - start),
     )

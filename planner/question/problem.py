@@ -26,6 +26,7 @@ from costmodel.stages.strategies.training import PRECISIONS
 from planner.plan import Plan
 from planner.question.effort import Effort, check_reach
 from planner.question.pins import Pins
+from planner.question.prices import Prices
 from planner.question.space import Space
 from planner.question.validation import check_devices, check_old_plan, check_stages, is_of
 from simulator.schedules import SCHEDULES
@@ -101,6 +102,8 @@ class Problem:
         Of the same model on the other device types of a mixed cluster.
     old_plan : Plan, optional
         From which the search starts: made when profile, machines or choices were others.
+    prices : Prices, optional
+        Of devices, in place of those of the cluster.
 
     Raises
     ------
@@ -135,6 +138,7 @@ class Problem:
     other_profiles: tuple[Profile, ...] = ()
     exact: bool = False
     old_plan: Plan | None = None
+    prices: Prices | None = None
 
     def __post_init__(self) -> None:
         check_reach(self.num_devices, self.global_batch, self.microbatch_size or self.profile.microbatch_sizes[-1])
@@ -185,6 +189,10 @@ class Problem:
     @cached_property
     def machines(self) -> Cluster:
         """The cluster, else devices like the one that was profiled: on measured links, or on those of typical hosts."""
+        return self.prices.applied_to(self._cluster) if self.prices else self._cluster
+
+    @property
+    def _cluster(self) -> Cluster:
         if self.cluster:
             return self.cluster
         device = self.profile.device

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 
 from costmodel.errors import DoesNotMatch, InvalidInput
 from costmodel.model.graph import OperatorGraph
+from costmodel.model.work import Work
+from costmodel.roofline.attention import num_pairs
 from planner.plan import Plan
 from planner.plan.provenance import of_a_sample
 
@@ -72,10 +74,25 @@ def check_same_samples(plan: Plan, graph: OperatorGraph) -> None:
 
 
 def sample_of(graph: OperatorGraph) -> dict[str, int]:
-    """Return the forward FLOP of a sample and, where the loss says how many rows it has, its tokens."""
-    works = [operator.work for operator in graph.operators]
-    tokens = max((work.tokens for work in works if work and work.kind == "loss"), default=0)
-    return {"flop": sum(operator.flop for operator in graph.operators), **({"tokens": tokens} if tokens else {})}
+    """Return a sample's forward FLOP, those without the half that causal masks leave out, and its tokens.
+
+    The two latter only where some attention is causal, and where the loss says how many rows it has.
+    """
+    works = [operator.work for operator in graph.operators if operator.work]
+    tokens = max((work.tokens for work in works if work.kind == "loss"), default=0)
+    flop, masked = sum(operator.flop for operator in graph.operators), sum(map(_masked_flop, works))
+    return {
+        "flop": flop,
+        **({"causal_flop": flop - masked} if masked else {}),
+        **({"tokens": tokens} if tokens else {}),
+    }
+
+
+def _masked_flop(work: Work) -> int:
+    """Return the FLOP of the pairs of query and key that an attention's mask leaves out, two matmuls a pair."""
+    if work.kind != "attention":
+        return 0
+    return 2 * work.heads * (work.inner + work.outer) * (work.tokens * work.context - num_pairs(work))
 
 
 def _what_differs(held: Sequence[str], known: Sequence[str]) -> str:

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from planner.plan import Plan
 from planner.plan.fitting import FITS, fitting
 from planner.question.problem import Problem
-from planner.report.summary.rates import mfu
+from planner.report.summary.rates import mfu, mfu_causal
 from planner.report.summary.text import mebibytes, percent
 
 LEAST_SHARE, MOST_SHARE = 0.15, 0.70
@@ -72,11 +72,11 @@ def _found(problem: Problem, plan: Plan, searched: Mapping[str, object]) -> Iter
 
 def _share(plan: Plan) -> str:
     """Say that the share of the devices' peak is implausible; nothing where it is not, or is not known."""
-    share = mfu(plan)
+    share = mfu_causal(plan)
     if share is None or LEAST_SHARE <= share <= MOST_SHARE:
         return ""
-    if share > 1:
-        return f"the plan uses {percent(share)} of the devices' peak, which cannot be: this is a bug of Penstock's"
+    if is_impossible(plan):
+        return f"the plan uses {percent(mfu(plan))} of the devices' peak, which cannot be: this is a bug of Penstock's"
     if share > MOST_SHARE:
         return (
             f"the plan uses {percent(share)} of the devices' peak, more than the {percent(MOST_SHARE)} that jobs "

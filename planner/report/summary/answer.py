@@ -20,10 +20,11 @@ from planner.question.problem import Problem
 from planner.report.comparison.moved import Moved
 from planner.report.summary.alarms import Alarm, alarms
 from planner.report.summary.gain import gain
-from planner.report.summary.plan_lines import assumed, expected, ladder, money
-from planner.report.summary.rates import mfu, samples_per_s, tokens_per_s
+from planner.report.summary.plan_lines import assumed, expected, ladder
+from planner.report.summary.rates import mfu, mfu_causal, samples_per_s, tokens_per_s
+from planner.report.summary.run_cost import RunCost, RunTarget, cost_lines, run_cost
 from planner.report.summary.standing import standings
-from planner.report.summary.text import Table, mebibytes, milliseconds, percent
+from planner.report.summary.text import Table, mebibytes, milliseconds, money, percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -44,6 +45,8 @@ class PlanAnswer:
         File of the plan; empty where it was not written.
     searched : mapping
         What the search did (`planner.search.state.record`): readings of clocks, which no plan holds.
+    target : RunTarget
+        Tokens, days and money of the run that the plan is for.
     """
 
     plan: Plan
@@ -51,6 +54,7 @@ class PlanAnswer:
     seconds: float
     path: str = ""
     searched: Mapping[str, object] = field(default_factory=dict)
+    target: RunTarget = field(default_factory=RunTarget)
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.text()))
@@ -71,6 +75,11 @@ class PlanAnswer:
         return alarms(self.problem, self.plan, self.searched)
 
     @property
+    def cost(self) -> RunCost | None:
+        """What a step, a billion tokens and the run cost; None where neither a price nor tokens are said."""
+        return run_cost(self.plan, self.target, self.problem.prices)
+
+    @property
     def best_unrun(self) -> dict[str, object] | None:
         """Step and strategy of the best plan that no trainer runs, where it is faster than this one."""
         found = self.plan.extra.get("best_unrun")
@@ -86,6 +95,8 @@ class PlanAnswer:
             "samples_per_s": self.samples_per_s,
             "tokens_per_s": tokens_per_s(plan),
             "mfu": mfu(plan),
+            "mfu_causal": mfu_causal(plan),
+            "cost": self.cost.to_json() if self.cost else None,
             "cost_per_million_samples": cost_per_million_samples(plan),
             "best_step_time_ns": search.best_step_time_ns,
             "lower_bound_ns": search.lower_bound_ns,
@@ -151,6 +162,7 @@ class PlanAnswer:
             f"step time    {milliseconds(prediction.step_time_ns)}   bubble {percent(prediction.bubble_ratio)}",
             *expected(plan),
             f"a second     {self._rates()}",
+            *cost_lines(self.cost, self.target),
             f"lower bound  {milliseconds(search.lower_bound_ns)}   gap {percent(search.gap)}, {search.status}",
             f"scope        {search.scope}",
             *self._estimate(),
@@ -235,7 +247,7 @@ class PlanAnswer:
         ]
 
     def _rates(self) -> str:
-        tokens, used = tokens_per_s(self.plan), mfu(self.plan)
+        tokens, used = tokens_per_s(self.plan), mfu_causal(self.plan)
         text = f"{self.samples_per_s or 0:.1f} samples"
         text += f", {tokens:.0f} tokens" if tokens else ""
         text += f", {percent(used)} of the devices' peak" if used else ""

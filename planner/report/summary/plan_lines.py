@@ -10,7 +10,7 @@ from costmodel.stages.config import StageConfig
 from costmodel.stages.costs import mean
 from planner.plan import Plan
 from planner.report.summary.standing import DATASHEET, FITTED, MEASURED, standings
-from planner.report.summary.text import Table, mebibytes, milliseconds
+from planner.report.summary.text import Table, mebibytes, milliseconds, money
 
 STANDS = {MEASURED: "measured operators", FITTED: "constants fitted on it", DATASHEET: "its data sheet alone"}
 LONGEST_NAME = 40
@@ -58,11 +58,6 @@ def ladder(plan: Plan) -> list[Table]:
     cost = ("cost of 10^6 samples",) if priced else ()
     columns = ("strategy", "step", "samples/s", "peak memory", "fits", *cost, "runs on", "why", "better with")
     return [Table(columns, rows, "the ladder")]
-
-
-def money(cost: float | None) -> str:
-    """Write an amount of money; a dash where there is none."""
-    return "-" if cost is None else f"{cost:.4g}"
 
 
 def stage_table(plan: Plan) -> Table:

@@ -1,7 +1,8 @@
 """What a step's time means for people: tokens a second, and the share of the devices' peak that the model uses.
 
 MFU (Chowdhery et al., PaLM, 2022): the model's own FLOP, forward and twice that backward, over what all devices could
-do in the time at the dense peak of the precision. What is computed again does not count. Plans carry what a sample is
+do in the time at the dense peak of the precision. What is computed again does not count. Kernels skip the half of
+attention that a causal mask leaves out, so the share that people are told is without it. Plans carry what a sample is
 for their readers (`extra`). Leaves out models whose operators do not say what they compute.
 """
 
@@ -31,10 +32,19 @@ def tokens_per_s(plan: Plan) -> float | None:
 
 
 def mfu(plan: Plan) -> float | None:
-    """Return the share of the peak, or None where the catalogue does not know it."""
+    """Return the share of the peak, attention as a full square, or None where the catalogue does not know it."""
+    return _share(plan, of_a_sample(plan, "flop"))
+
+
+def mfu_causal(plan: Plan) -> float | None:
+    """Return the share of the peak without the half of attention that a causal mask leaves out, which kernels skip."""
+    return _share(plan, of_a_sample(plan, "causal_flop") or of_a_sample(plan, "flop"))
+
+
+def _share(plan: Plan, sample_flop: int) -> float | None:
     precision = plan.assumptions.precision or DTYPES.get(plan.training.dtype, "")
     names = [plan.cluster.device_of(rank).catalogue for rank in range(len(plan.orders))]
-    flop = PASSES * plan.batch.global_size * of_a_sample(plan, "flop")
+    flop = PASSES * plan.batch.global_size * sample_flop
     if not all(names) or not flop or not plan.prediction.step_time_ns:
         return None
     peaks = {name: catalogue.device(name).tflops.get(precision, 0.0) for name in set(names)}

@@ -36,6 +36,18 @@ def unit_of(size_bytes: float) -> tuple[str, int]:
     return next((unit for unit in _UNITS if size_bytes >= unit[1]), ("bytes", 1))
 
 
+def money(cost: float | None) -> str:
+    """Write an amount of money; a dash where there is none."""
+    return "-" if cost is None else f"{cost:,.0f}" if cost >= 1000 else f"{cost:.4g}"
+
+
+def amount(number: float) -> str:
+    """Write a large number for people: ``15 T``, ``300 B``, ``4.2 M``."""
+    name, whole = next(((name, whole) for name, whole in _AMOUNTS if number >= whole), ("", 1))
+    return f"{number / whole:.4g} {name}".rstrip()
+
+
+_AMOUNTS = (("T", 10**12), ("B", 10**9), ("M", 10**6))
 _UNITS = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 
 
