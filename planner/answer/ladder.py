@@ -14,7 +14,7 @@ from planner.plan import Plan, Rung, SearchResult
 from planner.plan.fitting import DOES_NOT_FIT, fitting_of
 from planner.plan.rung import RUNGS, cost_of_million
 from planner.question.problem import Problem
-from planner.search.state.pool import NEAR, CandidatePool
+from planner.search.state.pool import CandidatePool
 from planner.search.state.prepared import PreparedProblem
 
 NOT_ALL = "not-looked-at: of what was tried the least is "
@@ -124,7 +124,8 @@ class _Rungs:
             return "--target any" if each.step_time_ns < self.chosen.step_time_ns else ""
         if each.step_time_ns <= self.chosen.step_time_ns:
             lead = self.chosen.step_time_ns / each.step_time_ns - 1
-            return f"a lead of 1 %, not {lead:.2%}" if lead <= NEAR - 1 else ""
+            least = self.pool.problem.near - 1
+            return f"a lead of {100 * least:g} %, not {lead:.2%}" if lead <= least else ""
         return self.counterfactuals.under_other_conditions(each)
 
 

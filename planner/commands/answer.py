@@ -8,6 +8,7 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from costmodel.limits import SECONDS_UNANNOUNCED
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130
 """Exit code of what was interrupted, the best so far kept."""
+LABEL = 13
+"""Columns of a line's label."""
 LOOK_NS, LOOK_BYTES = 60_000, 1_200
 """Of an action of a plan that is explained, compared or changed: 30 to 85 us on plans of one to two million."""
 
@@ -30,6 +33,7 @@ class Answer:
     json: Mapping[str, object]
     text: Sequence[str | Table] = field(default=())
     exit_code: int = 0
+    width: int = 0
 
 
 def print_answer(answer: Answer, as_json: bool) -> None:
@@ -38,7 +42,17 @@ def print_answer(answer: Answer, as_json: bool) -> None:
         print(json.dumps(answer.json, allow_nan=False))
         return
     for part in answer.text:
-        print(printable(part, kept="\n")) if isinstance(part, str) else _print_table(part)
+        print(wrapped(printable(part, kept="\n"), answer.width)) if isinstance(part, str) else _print_table(part)
+
+
+def wrapped(text: str, width: int) -> str:
+    """Break a line that is wider, what follows under the text behind its label; nothing where the width is 0."""
+    if not width:
+        return text
+    indent = " " * LABEL if text[LABEL - 1 : LABEL] == " " and "  " in text[:LABEL] else ""
+    return "\n".join(
+        wrap(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False) or [""]
+    )
 
 
 def print_error(message: str, exit_code: int, as_json: bool) -> int:
@@ -68,7 +82,7 @@ def say_size(*plans: "Plan") -> None:
 
 def _print_table(table: Table) -> None:
     rows = [tuple(map(printable, row)) for row in table.rows]
-    shown = Table(tuple(map(printable, table.columns)), rows, printable(table.title, kept="\n"))
+    shown = Table(tuple(map(printable, table.columns)), rows, printable(table.title, kept="\n"), table.width)
     try:
         from rich.console import Console
         from rich.table import Table as RichTable
@@ -86,4 +100,4 @@ def _print_table(table: Table) -> None:
     for row in shown.rows:
         drawn.add_row(*row)
     # A pipe has no width; a table squeezed into 80 columns there would be broken for every reader.
-    Pipe(width=None if sys.stdout.isatty() else 200, markup=False, emoji=False).print(drawn)
+    Pipe(width=table.width or (None if sys.stdout.isatty() else 200), markup=False, emoji=False).print(drawn)

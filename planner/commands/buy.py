@@ -88,14 +88,14 @@ def _table(offers: "Sequence[Offer]") -> "Table":
     from planner.plan.fitting import fitting_of
     from planner.plan.rung import rung
     from planner.report.summary.run_cost import days_said
-    from planner.report.summary.text import Table, milliseconds, money
+    from planner.report.summary.text import Table, duration, money
 
     rows = [
         (
             f"{each.num_devices} {each.device}",
             money(each.money),
             days_said(each.days),
-            milliseconds(each.answer.plan.prediction.step_time_ns),
+            duration(each.answer.plan.prediction.step_time_ns),
             rung(each.answer.plan),
             fitting_of(each.answer.plan),
             each.standing,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from costmodel.errors import UsageError
 from planner.commands.answer import Answer
-from planner.report.summary.text import Table, milliseconds
+from planner.report.summary.text import Table, duration
 
 if TYPE_CHECKING:
     from planner.measured.differences import ActionError
@@ -58,7 +58,7 @@ def _errors_alone(plan: "Plan", measured: "Timeline") -> Answer:
         "after": None,
         "left_out": [NO_PROFILE],
     }
-    head = f"measured {milliseconds(measured.step_time_ns)}, predicted {percent:+.1f} %"
+    head = f"measured {duration(measured.step_time_ns)}, predicted {percent:+.1f} %"
     return Answer(body, [head, _table(before, ()), f"left out: {NO_PROFILE}"])
 
 
@@ -84,7 +84,7 @@ def _moved(args: argparse.Namespace, plan: "Plan", measured: "Timeline") -> Answ
         "left_out": [],
     }
     lines: list[str | Table] = [
-        f"measured {milliseconds(measured.step_time_ns)}, "
+        f"measured {duration(measured.step_time_ns)}, "
         f"predicted {sides[0][0]:+.1f} % before and {sides[1][0]:+.1f} % after",
         _table(sides[0][1], sides[1][1]),
     ]
@@ -102,11 +102,11 @@ def _table(before: Sequence["ActionError"], after: Sequence["ActionError"]) -> T
     columns = ("actions", "number", "measured", "planned", "error", *(("planned now", "error now") if after else ()))
     rows = []
     for i, row in enumerate(before):
-        cells = [f"{row.kind} of stage {row.stage}", str(row.actions), milliseconds(row.measured_ns), *_cells(row)]
+        cells = [f"{row.kind} of stage {row.stage}", str(row.actions), duration(row.measured_ns), *_cells(row)]
         rows.append((*cells, *(_cells(after[i]) if after else ())))
     return Table(columns, rows, "one action, medians, host time of messages apart")
 
 
 def _cells(row: "ActionError") -> tuple[str, str]:
     error = f"{100 * (row.planned_ns / row.measured_ns - 1):+.1f} %" if row.measured_ns else "-"
-    return milliseconds(row.planned_ns), error
+    return duration(row.planned_ns), error

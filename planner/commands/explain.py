@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from planner.commands.answer import INTERRUPTED, Answer, say, say_size
 from planner.commands.flags import limit
-from planner.report.summary.text import Table, mebibytes, milliseconds, percent
+from planner.report.summary.text import Table, duration, percent, size
 
 if TYPE_CHECKING:
     from planner.plan import Plan
@@ -107,8 +107,8 @@ def _head(path: str, strategy: str, found: "Explanation") -> Iterator[str]:
         + (", times estimated" if plan.assumptions.estimated else "")
     )
     yield (
-        f"step {milliseconds(found.step_time_ns)}, {percent(search.gap)} above the lower bound "
-        f"{milliseconds(search.lower_bound_ns)} ({search.scope})"
+        f"step {duration(found.step_time_ns)}, {percent(search.gap)} above the lower bound "
+        f"{duration(search.lower_bound_ns)} ({search.scope})"
     )
     yield f"chosen: {plan.extra.get('choice') or 'not recorded'} ({search.status})"
     rivals = [f"{name} {_slower(found.step_time_ns, ns)}" for name, ns in found.next_best[:NUM_RIVALS]]
@@ -116,7 +116,7 @@ def _head(path: str, strategy: str, found: "Explanation") -> Iterator[str]:
 
 
 def _slower(before_ns: int, after_ns: int) -> str:
-    return f"{milliseconds(after_ns)} ({after_ns / max(1, before_ns) - 1:+.1%})"
+    return f"{duration(after_ns)} ({after_ns / max(1, before_ns) - 1:+.1%})"
 
 
 def _path(found: "Explanation") -> Iterator[str]:
@@ -196,7 +196,7 @@ def _memory(found: "Explanation") -> Iterator[str]:
 
 
 def _mib(size_bytes: int) -> str:
-    return mebibytes(size_bytes).removesuffix(" MiB")
+    return size(size_bytes).removesuffix(" MiB")
 
 
 def _cuts(found: "Explanation") -> Iterator[str]:
@@ -212,7 +212,7 @@ def _cuts(found: "Explanation") -> Iterator[str]:
                 f"{edge.source}>{edge.target}",
                 _mib(edge.size_bytes),
                 f"{edge.p2p_ns / 1e6:.3f}",
-                milliseconds(exposed) if exposed else "hidden",
+                duration(exposed) if exposed else "hidden",
                 _short(edge.tensors[0]) + more,
             )
         )
@@ -224,7 +224,7 @@ def _cuts(found: "Explanation") -> Iterator[str]:
 def _changes(before_ns: int, changes: Sequence["WhatIf"]) -> Iterator[str]:
     yield "what single changes would make of the step time, simulated:"
     for each in changes:
-        yield f"  {milliseconds(each.step_time_ns)} ({each.step_time_ns / max(1, before_ns) - 1:+.2%})  {each.change}"
+        yield f"  {duration(each.step_time_ns)} ({each.step_time_ns / max(1, before_ns) - 1:+.2%})  {each.change}"
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:

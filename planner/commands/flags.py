@@ -116,6 +116,17 @@ def fraction(text: str) -> float:
     return round(value, 6)
 
 
+def few_percent(text: str) -> float:
+    """Read per cent from 0 to 99, with the sign or without, as a share."""
+    try:
+        value = float(text.removesuffix("%")) / 100
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 1:
+        raise argparse.ArgumentTypeError(f"found {text!r}; per cent from 0 and below 100 are needed, as in 2.5")
+    return value
+
+
 def percent(text: str) -> Fraction:
     """Read ``5%`` as 1/20; above 0 and below 100 %."""
     number = text.removesuffix("%")

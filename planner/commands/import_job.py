@@ -11,7 +11,7 @@ from planner.commands.answer import Answer, say
 from planner.commands.checked_output import Output, write_checked
 from planner.commands.flags import positive
 from planner.export.job_configs.key_table import TRAINERS
-from planner.report.summary.text import milliseconds
+from planner.report.summary.text import duration
 
 
 def add_job_arguments(parser: argparse.ArgumentParser) -> None:
@@ -64,7 +64,7 @@ def import_job(args: argparse.Namespace) -> Answer:
             f"{args.output}: {args.trainer} on {body['devices']} devices, {degrees}, {plan.schedule}, "
             f"{body['precision'] or 'as profiled'}, {body['optimizer']}, "
             f"{plan.batch.num_microbatches} micro-batches of {plan.batch.microbatch_size}: "
-            f"{milliseconds(plan.prediction.step_time_ns)}",
+            f"{duration(plan.prediction.step_time_ns)}",
             *(f"ignored {key}: {why}" for key, why in facts.ignored),
         ],
     )

@@ -14,7 +14,7 @@ from costmodel.errors import InvalidInput
 from planner.commands.answer import Answer, say
 from planner.commands.checked_output import Output, write_checked
 from planner.commands.flags import GIB, MEMORY_GIB
-from planner.report.summary.text import Table, milliseconds
+from planner.report.summary.text import Table, duration
 
 if TYPE_CHECKING:
     from costmodel.importers.kineto import RankTrace
@@ -187,16 +187,16 @@ def _text(
 ) -> list[str | Table]:
     kinds = sorted({kind for _, kind in found.action_ns}, key="FBIW".index)
     rows = [
-        (str(stage), str(ranks[0]), *(milliseconds(found.action_ns.get((stage, kind))) for kind in kinds))
+        (str(stage), str(ranks[0]), *(duration(found.action_ns.get((stage, kind))) for kind in kinds))
         for stage, ranks in enumerate(found.costs.ranks)
     ]
-    waits = ", ".join(f"rank {rank} {milliseconds(ns)}" for rank, ns in enumerate(found.waits_ns))
+    waits = ", ".join(f"rank {rank} {duration(ns)}" for rank, ns in enumerate(found.waits_ns))
     lines: list[str | Table] = [
         f"{args.output}: {len(profile.graph.operators)} operators of {len(rows)} stages on {found.costs.num_ranks} "
         f"ranks, {found.schedule.num_microbatches} micro-batches, {len(found.steps)} steps",
         Table(("stage", "rank", *kinds), rows),
         f"waits for messages: {waits}",
-        f"step {milliseconds(found.step_time_ns)}, simulated {body['error_percent']:+.1f} %",
+        f"step {duration(found.step_time_ns)}, simulated {body['error_percent']:+.1f} %",
     ]
     if args.costs_output and args.orders_output:
         count = found.schedule.num_microbatches

@@ -129,17 +129,17 @@ def _asked(profile: "Profile", args: argparse.Namespace) -> "Profile":
 
 def _table(found: "MemoryTable", rows: "Sequence[MemoryRow]") -> "Table":
     """Return the rows as people read them: of each the three largest terms of the fullest rank."""
-    from planner.report.summary.text import Table, mebibytes
+    from planner.report.summary.text import Table, size
 
     def terms(row: "MemoryRow") -> str:
         largest = sorted(row.held.terms.items(), key=lambda term: -term[1]["point_bytes"])[:NUM_TERMS]
-        return ", ".join(f"{name.replace('_', ' ')} {mebibytes(size['point_bytes'])}" for name, size in largest)
+        return ", ".join(f"{name.replace('_', ' ')} {size(held['point_bytes'])}" for name, held in largest)
 
     cells = [
         (
             row.strategy,
-            mebibytes(row.held.point_bytes),
-            mebibytes(row.held.upper_bytes),
+            size(row.held.point_bytes),
+            size(row.held.upper_bytes),
             row.held.fits,
             terms(row),
             str(row.largest_microbatch_size),
@@ -158,7 +158,7 @@ def _table(found: "MemoryTable", rows: "Sequence[MemoryRow]") -> "Table":
         "sequence up to",
         "fits with",
     )
-    size = rows[0].microbatch_size
-    device = mebibytes(found.device_bytes)
-    title = f"what the fullest of {found.num_devices} devices of {device} holds, micro-batches of {size}"
+    samples = rows[0].microbatch_size
+    device = size(found.device_bytes)
+    title = f"what the fullest of {found.num_devices} devices of {device} holds, micro-batches of {samples}"
     return Table(columns, cells, title)

@@ -16,7 +16,7 @@ from costmodel.roofline import OPTIMIZERS
 from costmodel.stages.config import OFFLOAD, RECOMPUTE
 from costmodel.stages.strategies.trainers import KERNELS, SAID, SELECTIVE, trainers
 from planner.commands.answer import INTERRUPTED, Answer, say
-from planner.commands.flags import amount, few_bytes, gibibytes, limit, many, positive, room, seed
+from planner.commands.flags import amount, few_bytes, few_percent, gibibytes, limit, many, positive, room, seed
 
 TARGETS = ("executor", "torchtitan", "megatron", "deepspeed", "any")
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8")
@@ -71,6 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="start from this plan of the same model and say what moved (profile, cluster or flags have changed); of a "
         "job that import job wrote: what ours gains over it (its precision, optimizer and habits hold without a flag)",
     )
+    parser.add_argument("--all", action="store_true", help="show every strategy of the ladder, and who runs it")
     parser.add_argument(
         "--exact",
         action="store_true",
@@ -103,6 +104,13 @@ def add_question(parser: argparse.ArgumentParser, limit_of: str) -> None:
     )
     parser.add_argument(
         "--allow-tight", action="store_true", help="prefer a faster plan that may not fit to a slower one that fits"
+    )
+    parser.add_argument(
+        "--simplicity",
+        type=few_percent,
+        default=0.01,
+        metavar="PERCENT",
+        help="by how much a plan of fewer mechanisms may be slower than the best and be chosen (default 1)",
     )
     parser.add_argument("--pin", metavar="FILE", help="operators to keep together, or every stage of the plan (TOML)")
     parser.add_argument("--max-stages", type=positive, metavar="K")
@@ -214,6 +222,7 @@ def _run(args: argparse.Namespace, start: float) -> Answer:
     from planner.plan import write_plan
     from planner.plan.limited_by import LimitedBy
     from planner.report.summary.alarms import is_impossible
+    from planner.report.summary.plan_lines import COLUMNS
 
     target = run_target(args)
     problem = problem_of(args, start)
@@ -228,7 +237,7 @@ def _run(args: argparse.Namespace, start: float) -> Answer:
     ended = found.search.limited_by
     wrong = ended == LimitedBy.BROKEN_BOUND or is_impossible(found) or bool(found.extra.get("bugs"))
     code = INTERRUPTED if ended == LimitedBy.INTERRUPTED else int(wrong)
-    return Answer(answer.to_json(), answer.text(), code)
+    return Answer(answer.to_json(), answer.text(whole=args.all), code, COLUMNS)
 
 
 def _say_least(num_operators: int, limit_s: float) -> None:
@@ -288,6 +297,7 @@ def problem_of(args: argparse.Namespace, start: float) -> "Problem":
         memory_limit_bytes=args.memory_limit,
         memory_margin_bytes=args.memory_margin,
         allow_tight=args.allow_tight,
+        simplicity=args.simplicity,
         max_stages=args.max_stages,
         pins=pins,
         old_plan=old_plan,

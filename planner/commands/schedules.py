@@ -18,7 +18,7 @@ from costmodel import limits
 from costmodel.errors import UsageError
 from planner.commands.answer import Answer
 from planner.commands.flags import exact_amount, fraction, nanoseconds, positive, seed
-from planner.report.summary.text import Table, milliseconds, percent
+from planner.report.summary.text import Table, duration, percent
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -113,7 +113,7 @@ def _table(found: "Sequence[ScheduleResult]") -> Table:
         if one.timeline:
             gap = one.timeline.step_time_ns / max(1, one.lower_bound_ns) - 1
             cells = [
-                milliseconds(one.timeline.step_time_ns), percent(one.timeline.bubble_ratio),
+                duration(one.timeline.step_time_ns), percent(one.timeline.bubble_ratio),
                 percent(one.timeline.bubble_ratio_span), f"{one.peak_activations:g}", str(one.messages), percent(gap),
             ]  # fmt: skip
         note = one.why or ("two copies of the parameters" if one.copies > 1 else "")

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from planner.commands.answer import Answer
-from planner.report.summary.text import Table, mebibytes, milliseconds, percent
+from planner.report.summary.text import Table, duration, percent, size
 
 if TYPE_CHECKING:
     from planner.plan import Plan
@@ -80,10 +80,10 @@ def _text(path: str, plan: "Plan") -> Iterator[str | Table]:
         f", schedule {plan.schedule}"
     )
     yield f"chosen       {plan.extra.get('choice') or 'not recorded'}"
-    step, bubble = milliseconds(prediction.step_time_ns), percent(prediction.bubble_ratio)
+    step, bubble = duration(prediction.step_time_ns), percent(prediction.bubble_ratio)
     yield f"step time    {step} predicted, {rate}, bubble {bubble}"
     yield from expected(plan)
-    yield f"lower bound  {milliseconds(search.lower_bound_ns)}   gap {percent(search.gap)}, {search.status}"
+    yield f"lower bound  {duration(search.lower_bound_ns)}   gap {percent(search.gap)}, {search.status}"
     yield f"scope        {search.scope or 'not recorded'}"
     yield f"memory       {_memory(plan)}"
     yield f"runs on      {', '.join(plan.runs_on) or 'no trainer as it is'}"
@@ -99,6 +99,6 @@ def _memory(plan: "Plan") -> str:
     peaks, limits = plan.prediction.peak_memory_bytes, rank_limits(plan)
     rank = max(range(len(peaks)), key=lambda each: (peaks[each] / (limits[each] or 2**62), -each))
     limit = limits[rank]
-    of = f"of {mebibytes(limit)} ({percent(peaks[rank] / limit)})" if limit else "and no limit is known"
-    upper = mebibytes(plan.prediction.peak_memory_upper_bytes[rank])
-    return f"{mebibytes(peaks[rank])} {of} on rank {rank}, at most {upper}"
+    of = f"of {size(limit)} ({percent(peaks[rank] / limit)})" if limit else "and no limit is known"
+    upper = size(plan.prediction.peak_memory_upper_bytes[rank])
+    return f"{size(peaks[rank])} {of} on rank {rank}, at most {upper}"

@@ -25,7 +25,7 @@ from costmodel.errors import NoPlanFits, UsageError
 from planner.commands.answer import Answer
 from planner.commands.by_name import UNIFORM, check_pairs, costs_of, given_orders, remade, slices_of
 from planner.commands.flags import exact_amount, fraction, limit, nanoseconds, positive, seed
-from planner.report.summary.text import Table, milliseconds, percent
+from planner.report.summary.text import Table, duration, percent
 
 if TYPE_CHECKING:
     from costmodel.stages.costs import Costs
@@ -255,7 +255,7 @@ def _text(body: Mapping[str, object], timeline: "Timeline", bound: "Bound") -> l
     causes = body["bubble_causes"]
     assert isinstance(causes, dict)  # noqa: S101 - built above
     idle = max(1, sum(causes.values()))
-    rows = [(name, milliseconds(ns), percent(ns / idle)) for name, ns in causes.items() if ns]
+    rows = [(name, duration(ns), percent(ns / idle)) for name, ns in causes.items() if ns]
     shown = body.get("peak_activations") or body["peak_memory_bytes"]
     assert isinstance(shown, list)  # noqa: S101 - built above
     few = (
@@ -265,9 +265,9 @@ def _text(body: Mapping[str, object], timeline: "Timeline", bound: "Bound") -> l
     )
     return [
         f"{body['schedule']}: {body['ranks']} ranks, {body['microbatches']} micro-batches, p2p {body['p2p']}",
-        f"step time    {milliseconds(timeline.step_time_ns)}   bubble {percent(timeline.bubble_ratio)}",
-        f"span         {milliseconds(timeline.span_ns)}   bubble {percent(timeline.bubble_ratio_span)}",
-        f"lower bound  {milliseconds(bound.ns)}   gap {percent(timeline.step_time_ns / max(1, bound.ns) - 1)}",
+        f"step time    {duration(timeline.step_time_ns)}   bubble {percent(timeline.bubble_ratio)}",
+        f"span         {duration(timeline.span_ns)}   bubble {percent(timeline.bubble_ratio_span)}",
+        f"lower bound  {duration(bound.ns)}   gap {percent(timeline.step_time_ns / max(1, bound.ns) - 1)}",
         f"scope        {bound.scope}",
         f"peak {'activations' if 'peak_activations' in body else 'memory (bytes)'} per rank: {few}",
         Table(("idle because of", "summed over ranks", "share"), rows),

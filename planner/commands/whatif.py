@@ -23,7 +23,7 @@ from costmodel import limits
 from costmodel.errors import NoPlanFits, UsageError
 from planner.commands.answer import Answer, say, say_size
 from planner.commands.flags import limit, percent, positive, seed
-from planner.report.summary.text import milliseconds
+from planner.report.summary.text import duration
 
 if TYPE_CHECKING:
     from planner.report.whatif.answer import ChangesAnswer
@@ -178,11 +178,11 @@ class _Asked:
         found = self.changes.under(changes)
         each = Consequence(changes, found.plan, self.changes.structure(found.plan), found.left_out)
         self.answer.rows.append(each)
-        say(f"{_called(changes)}: {milliseconds(each.step_time_ns)}")
+        say(f"{_called(changes)}: {duration(each.step_time_ns)}")
 
     def _anew(self, changes: "tuple[Change, ...]") -> None:
         planned = self._planned(changes)
-        say(f"{_called(changes)}, planned anew: {milliseconds(planned.step_time_ns)}")
+        say(f"{_called(changes)}, planned anew: {duration(planned.step_time_ns)}")
         if self.answer.by_devices:
             self.answer.rows.append(planned)
         else:

@@ -32,6 +32,8 @@ from planner.question.validation import check_devices, check_old_plan, check_sta
 from simulator.schedules import SCHEDULES
 
 AUTO = "auto"
+SIMPLICITY = 0.01
+"""By what share of the best step a plan of fewer mechanisms may be slower and be chosen (`docs/planning.md`)."""
 AUTO_SCHEDULES = ("graph-1f1b", "graph-eager-1f1b", "1f1b", "eager-1f1b")
 """What ``auto`` tries, fewest micro-batches in flight first: F and whole B, one stage a rank.
 
@@ -104,6 +106,8 @@ class Problem:
         From which the search starts: made when profile, machines or choices were others.
     prices : Prices, optional
         Of devices, in place of those of the cluster.
+    simplicity : float
+        By what share of the best step a simpler plan may be slower.
 
     Raises
     ------
@@ -139,6 +143,7 @@ class Problem:
     exact: bool = False
     old_plan: Plan | None = None
     prices: Prices | None = None
+    simplicity: float = SIMPLICITY
 
     def __post_init__(self) -> None:
         check_reach(self.num_devices, self.global_batch, self.microbatch_size or self.profile.microbatch_sizes[-1])
@@ -165,6 +170,8 @@ class Problem:
             raise UsageError(
                 f"a memory margin of {self.memory_margin_bytes} bytes; give those that are to stay free, or 0"
             )
+        if not 0 <= self.simplicity < 1:
+            raise UsageError(f"a simpler plan may be slower by a share of {self.simplicity}; it lies from 0 to 1")
         if self.exact and self.planner != "ours":
             raise UsageError(f"--exact proves plans of --planner ours, not of {self.planner}; drop one of the two")
         if self.optimizer not in OPTIMIZERS:
@@ -185,6 +192,11 @@ class Problem:
         check_devices(devices, self.precision_name, self.profile, self.other_profiles)
         if self.old_plan:
             check_old_plan(self.planner, self.old_plan, graph)
+
+    @property
+    def near(self) -> float:
+        """How many times as long as the best step a simpler plan may take."""
+        return 1 + self.simplicity
 
     @cached_property
     def machines(self) -> Cluster:

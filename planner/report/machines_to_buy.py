@@ -8,6 +8,7 @@ had, and what a run loses to faults of hosts.
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Protocol, TypeVar
 
 from costmodel.errors import NoPlanFits, PenstockError, UsageError
 from costmodel.machines import catalogue
@@ -26,7 +27,26 @@ MOST_DEVICES = 1024
 """Up to which a number of devices is doubled."""
 
 
-@dataclass(frozen=True)
+class Priced(Protocol):
+    """What has a device, and the money and days of a run."""
+
+    @property
+    def device(self) -> str:
+        """Name of the device."""
+
+    @property
+    def money(self) -> float:
+        """Cost of the run."""
+
+    @property
+    def days(self) -> float:
+        """Days of the run."""
+
+
+P = TypeVar("P", bound=Priced)
+
+
+@dataclass(frozen=True, eq=False)
 class Offer:
     """A number of devices, and what the run takes and costs on them."""
 
@@ -158,10 +178,10 @@ class MachineChoice:
             number *= 2
 
 
-def best_offers(offers: Iterable[Offer]) -> list[Offer]:
+def best_offers(offers: Iterable[P]) -> list[P]:
     """Return the offers that no other undercuts in both cost and days, and the cheapest of each device."""
     found = list(offers)
-    cheapest: dict[str, Offer] = {}
+    cheapest: dict[str, P] = {}
     for each in found:
         if each.device not in cheapest or each.money < cheapest[each.device].money:
             cheapest[each.device] = each

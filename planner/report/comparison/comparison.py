@@ -16,7 +16,7 @@ from planner.plan.replay import depth
 from planner.report.comparison.compared import ASSUMED, ComparedPlan
 from planner.report.comparison.machines import unlike_parts
 from planner.report.comparison.side_by_side import difference, tables
-from planner.report.summary.rates import mfu, samples_per_s, tokens_per_s
+from planner.report.summary.rates import mfu, mfu_causal, samples_per_s, tokens_per_s
 from planner.report.summary.standing import standings
 from planner.report.summary.text import Table
 from simulator.timeline import Timeline
@@ -74,6 +74,7 @@ class Comparison:
             "samples_per_s": samples_per_s(compared.plan),
             "tokens_per_s": tokens_per_s(plan),
             "mfu": mfu(plan),
+            "mfu_causal": mfu_causal(plan),
             "bubble_ratio": prediction.bubble_ratio,
             "bubble_causes": dict(compared.causes),
             "communication": compared.communication.to_json(),

@@ -14,7 +14,7 @@ from planner.plan.rung import rung
 from planner.report.comparison.machines import Pairs, flat, unlike
 from planner.report.comparison.moved import Moved
 from planner.report.summary.rates import samples_per_s
-from planner.report.summary.text import Table, mebibytes, milliseconds, percent
+from planner.report.summary.text import Table, duration, percent, size
 
 MOST_SHOWN = 12
 """Differences between machines that people are told; the JSON has all."""
@@ -161,9 +161,9 @@ def _told(name: str, value: object) -> str:
     if value is None:
         return "-"
     if name.endswith("_ns"):
-        return milliseconds(value)  # type: ignore[arg-type]
+        return duration(value)  # type: ignore[arg-type]
     if name.endswith("_bytes"):
-        return mebibytes(value)  # type: ignore[arg-type]
+        return size(value)  # type: ignore[arg-type]
     if name in _SHARES:
         return percent(value)  # type: ignore[arg-type]
     return f"{value:.1f}" if isinstance(value, float) else str(value)

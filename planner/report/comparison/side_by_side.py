@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from planner.plan.replay import depth
 from planner.report.comparison.compared import ASSUMED, ComparedPlan
 from planner.report.comparison.measured import Measurement
-from planner.report.summary.rates import mfu, samples_per_s, tokens_per_s
-from planner.report.summary.text import Table, milliseconds, percent, size
+from planner.report.summary.rates import mfu_causal, samples_per_s, tokens_per_s
+from planner.report.summary.text import Table, duration, percent, size
 from simulator.attribution import Attribution
 
 Plans = Sequence[ComparedPlan]
@@ -62,10 +62,10 @@ _SPEED = ("plan", "step", "samples/s", "tokens/s", "MFU", "bubble", "peak memory
 def _speed(compared: ComparedPlan) -> tuple[str, ...]:
     plan, tokens = compared.plan, tokens_per_s(compared.plan)
     return (
-        milliseconds(plan.prediction.step_time_ns),
+        duration(plan.prediction.step_time_ns),
         f"{samples_per_s(plan) or 0:.1f}",
         "-" if tokens is None else f"{tokens:.0f}",
-        percent(mfu(plan)),
+        percent(mfu_causal(plan)),
         percent(plan.prediction.bubble_ratio),
         size(max(plan.prediction.peak_memory_bytes)),
         percent(plan.search.gap),
@@ -90,8 +90,8 @@ def _room(compared: ComparedPlan) -> tuple[str, ...]:
         "-" if limit is None else size(limit),
         str(sent.messages),
         size(sent.message_bytes),
-        milliseconds(sent.message_ns),
-        milliseconds(sent.reduction_ns),
+        duration(sent.message_ns),
+        duration(sent.reduction_ns),
     )
 
 
@@ -112,7 +112,7 @@ def _idle(named: Sequence[tuple[str, ComparedPlan]]) -> Table:
 
 def _scope(compared: ComparedPlan) -> tuple[str, ...]:
     search = compared.plan.search
-    return percent(search.gap), milliseconds(search.lower_bound_ns), search.status, search.scope
+    return percent(search.gap), duration(search.lower_bound_ns), search.status, search.scope
 
 
 def _differences(plans: Plans, differing: Differing) -> Iterator[Table]:
@@ -152,8 +152,8 @@ def _step(name: str, measurement: Measurement) -> tuple[str, ...]:
     found = measurement.attribution
     return (
         name,
-        milliseconds(measurement.predicted.step_time_ns),
-        milliseconds(measurement.measured.step_time_ns),
+        duration(measurement.predicted.step_time_ns),
+        duration(measurement.measured.step_time_ns),
         f"{measurement.error_percent:+.2f} %",
         _signed(found.parts.total),
         *map(_signed, _parts(found).values()),
@@ -167,8 +167,8 @@ def _drifts(name: str, measurement: Measurement) -> Sequence[tuple[str, ...]]:
             name,
             f"{drift.kind} of stage {drift.stage}",
             str(drift.num_actions),
-            milliseconds(drift.predicted_ns),
-            milliseconds(drift.measured_ns),
+            duration(drift.predicted_ns),
+            duration(drift.measured_ns),
             _signed(drift.difference_ns),
         )
         for drift in measurement.attribution.drifts[:NUM_DRIFTS]

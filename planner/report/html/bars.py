@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from planner.report.comparison.compared import ComparedPlan
 from planner.report.html.elements import Markup, joined, tag
 from planner.report.html.gantt import DrawnRow, labels, row_height
-from planner.report.summary.text import milliseconds, percent
+from planner.report.summary.text import duration, percent
 from simulator import bubbles
 from simulator.charts.rows import called
 from simulator.charts.style import FILLS
@@ -64,11 +64,11 @@ def step_bar(compared: ComparedPlan, longest_ns: int) -> Markup:
     marks = []
     if compared.plan.search.lower_bound_ns:
         x = _share(compared.plan.search.lower_bound_ns, longest_ns)
-        tip = f"lower bound {milliseconds(compared.plan.search.lower_bound_ns)}"
+        tip = f"lower bound {duration(compared.plan.search.lower_bound_ns)}"
         marks.append(tag("line", x1=x, x2=x, y1=0, y2=BAR_HEIGHT, class_="bound", data_tip=tip))
     if compared.measurement:
         measured_ns = compared.measurement.measured.step_time_ns
-        tip = f"measured {milliseconds(measured_ns)}"
+        tip = f"measured {duration(measured_ns)}"
         marks.append(
             tag("circle", cx=_share(measured_ns, longest_ns), cy=BAR_HEIGHT / 2, r=5, class_="measured", data_tip=tip)
         )
@@ -96,7 +96,7 @@ def _bar(parts: Mapping[str, float], whole_ns: int, longest_ns: int, y: int, hei
     found, now = [], 0.0
     for part, time_ns in parts.items():
         share = time_ns / whole_ns if whole_ns else 0.0
-        tip = f"{part} {milliseconds(round(time_ns))}, {percent(share)} of the step" + (f"\n{name}" if name else "")
+        tip = f"{part} {duration(round(time_ns))}, {percent(share)} of the step" + (f"\n{name}" if name else "")
         found.append(
             tag(
                 "rect",

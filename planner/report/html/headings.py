@@ -2,7 +2,7 @@
 
 from planner.report.comparison.compared import ComparedPlan
 from planner.report.html.elements import Markup, tag
-from planner.report.summary.text import milliseconds, percent
+from planner.report.summary.text import duration, percent
 
 
 def heading(kind: str, number: int, name: str, more: str, **attributes: object) -> Markup:
@@ -13,7 +13,7 @@ def heading(kind: str, number: int, name: str, more: str, **attributes: object) 
 
 def step_told(compared: ComparedPlan) -> str:
     """Say how long a plan's step takes and how much of it ranks idle."""
-    return f"{milliseconds(compared.predicted.step_time_ns)}, idle {percent(compared.predicted.bubble_ratio)}"
+    return f"{duration(compared.predicted.step_time_ns)}, idle {percent(compared.predicted.bubble_ratio)}"
 
 
 def counted(count: int, thing: str) -> str:

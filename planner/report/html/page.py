@@ -18,7 +18,7 @@ from planner.report.html.headings import counted, heading, step_told
 from planner.report.html.pareto import pareto
 from planner.report.html.stages import stages
 from planner.report.html.timelines import rows_of, timelines
-from planner.report.summary.text import Table, milliseconds, size
+from planner.report.summary.text import Table, duration, size
 
 TITLE = "Plans side by side"
 MOST_OPEN = 16
@@ -78,7 +78,7 @@ def _summary(comparison: Comparison) -> Markup:
     lean = min(named, key=lambda each: max(each[1].plan.prediction.peak_memory_bytes))
     if not comparison.comparable:
         return tag("p", f"{question}, and others whose times do not compare with it", class_="lead")
-    time, room = milliseconds(quick[1].predicted.step_time_ns), size(max(lean[1].plan.prediction.peak_memory_bytes))
+    time, room = duration(quick[1].predicted.step_time_ns), size(max(lean[1].plan.prediction.peak_memory_bytes))
     answer = f"{quick[0]} is the quickest, {time}, and needs least memory, {room}"
     if quick is not lean:
         answer = f"{quick[0]} is the quickest, {time}; {lean[0]} needs least memory, {room}"

@@ -10,7 +10,7 @@ from planner.report.comparison.compared import ComparedPlan
 from planner.report.html.elements import Markup, joined, tag
 from planner.report.html.scale import round_values
 from planner.report.summary.points import SLOWEST, lowest_limit, pareto_points
-from planner.report.summary.text import milliseconds, size, unit_of
+from planner.report.summary.text import duration, size, unit_of
 from simulator.charts.pareto import ParetoPoint, not_beaten
 
 HEIGHT, TOP, BOTTOM = 300, 16, 40
@@ -89,7 +89,7 @@ class _Frame:
 
     def dot(self, point: ParetoPoint) -> Markup:
         """Return a point with what it says when touched."""
-        tip = f"{point.text}\n{milliseconds(point.step_ns)}, {size(point.peak_bytes)}"
+        tip = f"{point.text}\n{duration(point.step_ns)}, {size(point.peak_bytes)}"
         x, y = self.x(point.step_ns), self.y(point.peak_bytes)
         if not point.number:
             return tag("circle", cx=x, cy=y, r=4.5, class_="rung" if point.fits else "rung over", data_tip=tip)

@@ -11,7 +11,7 @@ from planner.report.html.gantt import DrawnRow, gantt
 from planner.report.html.headings import counted, heading, step_told
 from planner.report.html.memory import memory, top_bytes
 from planner.report.html.scale import TimeScale
-from planner.report.summary.text import milliseconds
+from planner.report.summary.text import duration
 from simulator.actions import Kind
 from simulator.charts.rows import alike, standing_for
 from simulator.charts.style import OTHER, STYLES, Style
@@ -66,7 +66,7 @@ def _plan(number: int, name: str, each: ComparedPlan, scale: TimeScale, top: int
     parts = [gantt(each.predicted, predicted, scale, f"timeline of {name}")]
     if each.measurement:
         measured = each.measurement.measured
-        label = tag("p", tag("b", "Measured"), f"{milliseconds(measured.step_time_ns)}", class_="keys")
+        label = tag("p", tag("b", "Measured"), f"{duration(measured.step_time_ns)}", class_="keys")
         parts = [tag("p", tag("b", "Predicted"), class_="keys"), *parts, label]
         parts.append(gantt(measured, rows_of(measured, ()), scale, f"measured timeline of {name}", messages=True))
     parts.append(memory(each.predicted, predicted, scale, top, each.limit_bytes, name))

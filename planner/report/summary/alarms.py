@@ -10,7 +10,7 @@ from planner.plan import Plan
 from planner.plan.fitting import FITS, fitting
 from planner.question.problem import Problem
 from planner.report.summary.rates import mfu, mfu_causal
-from planner.report.summary.text import mebibytes, percent
+from planner.report.summary.text import percent, size
 
 LEAST_SHARE, MOST_SHARE = 0.15, 0.70
 """Shares of the devices' dense peak between which jobs that train well lie."""
@@ -101,10 +101,10 @@ def _tight(problem: Problem, plan: Plan) -> str:
         return ""
     over = [(upper + margin - limit, limit) for upper, limit in zip(uppers, limits, strict=True) if limit]
     by, limit = max(over)
-    free = f" and {mebibytes(margin)} that are to stay free" if margin else ""
+    free = f" and {size(margin)} that are to stay free" if margin else ""
     return (
-        f"the plan may not fit: its memory is at most {mebibytes(limit + by - margin)} on the fullest rank, "
-        f"with this{free} {mebibytes(by)} above the {mebibytes(limit)} there, and above the limit on "
+        f"the plan may not fit: its memory is at most {size(limit + by - margin)} on the fullest rank, "
+        f"with this{free} {size(by)} above the {size(limit)} there, and above the limit on "
         f"{sum(more > 0 for more, _ in over)} of {len(uppers)} ranks; --recompute, a deeper --zero, smaller "
         "micro-batches or more stages take less"
     )

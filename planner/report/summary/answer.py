@@ -10,21 +10,27 @@ from typing import TYPE_CHECKING
 
 from planner.plan import Plan
 from planner.plan.file import stages_to_json
-from planner.plan.fitting import fitting_of
+from planner.plan.fitting import DOES_NOT_FIT, FITS, MAY_NOT_FIT, fitting_of
 from planner.plan.limited_by import WORDS
 from planner.plan.provenance import job_of, rank_limits
 from planner.plan.replay import depth, replay
-from planner.plan.rung import cost_per_million_samples, rung
+from planner.plan.rung import SINGLE, cost_per_million_samples, rung
 from planner.question.assumptions import step_interval
 from planner.question.problem import Problem
 from planner.report.comparison.moved import Moved
 from planner.report.summary.alarms import Alarm, alarms
 from planner.report.summary.gain import gain
-from planner.report.summary.plan_lines import assumed, expected, ladder
+from planner.report.summary.plan_lines import MOST_ROWS, assumed, expected, ladder
 from planner.report.summary.rates import mfu, mfu_causal, samples_per_s, tokens_per_s
 from planner.report.summary.run_cost import RunCost, RunTarget, cost_lines, run_cost
 from planner.report.summary.standing import standings
-from planner.report.summary.text import Table, mebibytes, milliseconds, money, percent
+from planner.report.summary.text import Table, duration, money, percent, size
+
+FITTING_WORDS = {
+    FITS: "it fits in memory",
+    MAY_NOT_FIT: "it may not fit in memory",
+    DOES_NOT_FIT: "it does not fit in memory",
+}
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -80,6 +86,14 @@ class PlanAnswer:
         return run_cost(self.plan, self.target, self.problem.prices)
 
     @property
+    def tie(self) -> list[str]:
+        """Strategies whose best plans fit and are no slower than the best by more than a simpler plan may be."""
+        most_ns = self.plan.search.best_step_time_ns * self.problem.near
+        return [
+            each.strategy for each in self.plan.rungs if not each.over_memory_bytes and each.step_time_ns <= most_ns
+        ]
+
+    @property
     def best_unrun(self) -> dict[str, object] | None:
         """Step and strategy of the best plan that no trainer runs, where it is faster than this one."""
         found = self.plan.extra.get("best_unrun")
@@ -112,6 +126,7 @@ class PlanAnswer:
             "standing": standings(plan),
             "devices_used": self.devices_used,
             "choice": plan.extra.get("choice", ""),
+            "tie": self.tie,
             **({"from": {**self._start, "moved": self._moved.to_json()}} if self._moved else {}),
             "best_unrun": self.best_unrun,
             "alarms": [each.to_json() for each in self.alarms],
@@ -148,40 +163,72 @@ class PlanAnswer:
         bound_ns, best_ns = self.plan.search.lower_bound_ns, self.plan.search.best_step_time_ns
         return best_ns / bound_ns - 1 if bound_ns else None
 
-    def text(self) -> list[str | Table]:
-        """Return what people read."""
+    def text(self, *, whole: bool = False) -> list[str | Table]:
+        """Return what people read, with the whole ladder if so asked."""
         plan, prediction, search, batch = self.plan, self.plan.prediction, self.plan.search, self.plan.batch
         stages = f"{len(plan.stages)} stages in depth {depth(plan)}, {plan.schedule}, " if len(plan.stages) > 1 else ""
-        ended = WORDS.get(search.limited_by, search.limited_by)
-        rivals = [f"{name} {milliseconds(ns)}" for name, ns in search.baselines.items()]
+        rivals = [f"{name} {duration(ns)}" for name, ns in search.baselines.items()]
         return [
-            f"{self.path or plan.model_name}: {rung(plan)} on {self.devices_used} of {self.problem.num_devices} "
-            f"devices, {stages}{batch.num_microbatches} micro-batches of {batch.microbatch_size}",
+            self._headline(),
+            self._how_sure(),
+            f"plan         {self.path or plan.model_name}: {rung(plan)} on {self.devices_used} of "
+            f"{self.problem.num_devices} devices, {stages}{batch.num_microbatches} micro-batches of "
+            f"{batch.microbatch_size}",
             f"chosen       {plan.extra.get('choice')}",
             *self._since(),
-            f"step time    {milliseconds(prediction.step_time_ns)}   bubble {percent(prediction.bubble_ratio)}",
+            f"step time    {duration(prediction.step_time_ns)}   bubble {percent(prediction.bubble_ratio)}",
             *expected(plan),
             f"a second     {self._rates()}",
             *cost_lines(self.cost, self.target),
-            f"lower bound  {milliseconds(search.lower_bound_ns)}   gap {percent(search.gap)}, {search.status}",
+            f"lower bound  {duration(search.lower_bound_ns)}   gap {percent(search.gap)}, {search.status}",
             f"scope        {search.scope}",
             *self._estimate(),
-            f"peak memory  {mebibytes(max(prediction.peak_memory_bytes))}, at most "
-            f"{mebibytes(max(prediction.peak_memory_upper_bytes))}: {fitting_of(plan)}{self._limit_not_kept()}",
+            f"peak memory  {size(max(prediction.peak_memory_bytes))}, at most "
+            f"{size(max(prediction.peak_memory_upper_bytes))}: {fitting_of(plan)}{self._limit_not_kept()}",
             f"runs on      {', '.join(plan.runs_on) or 'no trainer as it is'}",
             *self._unrun(),
             f"assumes      {assumed(plan)}",
             *([f"baselines    {', '.join(rivals)}"] if rivals else []),
-            *ladder(plan),
-            f"found in {self.seconds:.1f} s" + (f", ended by {ended}" if ended else ""),
+            *ladder(plan, 0 if whole else MOST_ROWS),
         ]
+
+    def _headline(self) -> str:
+        """Say in a sentence what to do, how fast that is, and whether it fits."""
+        plan, used = self.plan, mfu_causal(self.plan)
+        types = dict.fromkeys(plan.cluster.device_of(rank).name for rank in range(len(plan.orders)))
+        share = f" ({100 * used:.0f} % of their peak)" if used else ""
+        memory = FITTING_WORDS[fitting_of(plan)]
+        how = f" by {rung(plan)}" if rung(plan) != SINGLE else ""
+        return (
+            f"Train {plan.model_name} on {self.devices_used} {' and '.join(types)}{how}: a step of "
+            f"{plan.batch.global_size} samples takes {duration(plan.prediction.step_time_ns)}{share}, and {memory}."
+        )
+
+    def _how_sure(self) -> str:
+        """Say in a sentence how hard was looked, what is proved, and how far off the times may be."""
+        search, interval = self.plan.search, self.plan.prediction.step_time_interval_ns
+        ended = WORDS.get(search.limited_by, search.limited_by)
+        seen, every = self.searched.get("families_seen"), self.searched.get("families")
+        looked = f"{seen:,} of {every:,} families of plans" if isinstance(seen, int) and isinstance(every, int) else ""
+        took = f"{self.seconds:.1f} s" + (f", ended by {ended}" if ended else "")
+        sure = "nothing bounds how much faster another plan may be"
+        if search.gap is not None:
+            sure = f"no plan in its scope is faster by more than {percent(1 - 1 / (1 + search.gap))}, which is proved"
+        times = (
+            "the times are measured"
+            if not interval
+            else "the times are estimates (between {} and {})".format(*map(duration, interval))
+        )
+        others = [name for name in self.tie if name != rung(self.plan)]
+        tie = f"; as fast within {100 * self.problem.simplicity:g} %: {', '.join(others)}" if others else ""
+        return f"Looked at {looked or 'what was asked for'} in {took}; {sure}; {times}{tie}."
 
     def _limit_not_kept(self) -> str:
         """Say that a limit above what a device has is not what counts."""
         limit, least = self.problem.memory_limit_bytes, min(filter(None, rank_limits(self.plan)), default=0)
         if not limit or limit <= least:
             return ""
-        return f" (the limit of {mebibytes(limit)} is above the device's {mebibytes(least)}, which count)"
+        return f" (the limit of {size(limit)} is above the device's {size(least)}, which count)"
 
     @cached_property
     def _moved(self) -> Moved | None:
@@ -210,7 +257,7 @@ class PlanAnswer:
         called = "today's job" if old and job_of(old) else "the old plan"
         old_ns, why_not, parts = start.get("step_time_ns"), start.get("why_not"), [called]
         if isinstance(old_ns, int):
-            parts.append(f"would take {milliseconds(old_ns)} here, this one {milliseconds(new_ns)}")
+            parts.append(f"would take {duration(old_ns)} here, this one {duration(new_ns)}")
             parts.append(f"({_compared(new_ns, old_ns)})" + ("; it" if why_not else ""))
         if why_not:
             used = "its cut was a start" if start.get("used") == "cut" else "nothing of it was used"
@@ -231,7 +278,7 @@ class PlanAnswer:
         if not found or not isinstance(step_ns := found.get("step_time_ns"), int):
             return []
         return [
-            f"nobody runs  {found.get('strategy')} in {milliseconds(step_ns)}, {percent(1 - step_ns / own_ns)} less: "
+            f"nobody runs  {found.get('strategy')} in {duration(step_ns)}, {percent(1 - step_ns / own_ns)} less: "
             "no trainer that is known here takes that plan"
         ]
 
@@ -241,8 +288,8 @@ class PlanAnswer:
         if search.model_gap is None:
             return []
         return [
-            f"by estimate  {milliseconds(search.model_objective_ns)} for the best cut, none below "
-            f"{milliseconds(search.model_lower_bound_ns)}: {percent(search.model_gap)}, of (m - 1) x largest stage + "
+            f"by estimate  {duration(search.model_objective_ns)} for the best cut, none below "
+            f"{duration(search.model_lower_bound_ns)}: {percent(search.model_gap)}, of (m - 1) x largest stage + "
             "longest path, not of the step"
         ]
 

@@ -10,9 +10,11 @@ from costmodel.stages.config import StageConfig
 from costmodel.stages.costs import mean
 from planner.plan import Plan
 from planner.report.summary.standing import DATASHEET, FITTED, MEASURED, standings
-from planner.report.summary.text import Table, mebibytes, milliseconds, money
+from planner.report.summary.text import Table, duration, money, size
 
 STANDS = {MEASURED: "measured operators", FITTED: "constants fitted on it", DATASHEET: "its data sheet alone"}
+MOST_ROWS, COLUMNS = 8, 100
+"""Of a ladder that is shown in short."""
 LONGEST_NAME = 40
 """Characters of a stage's name up to which it is written whole."""
 
@@ -32,21 +34,26 @@ def expected(plan: Plan) -> list[str]:
     interval = plan.prediction.step_time_interval_ns
     if not interval:
         return []
-    low, high = map(milliseconds, interval)
+    low, high = map(duration, interval)
     return [f"measured     between {low} and {high} in four of five jobs: the times are estimates"]
 
 
-def ladder(plan: Plan) -> list[Table]:
-    """Return the best plan of each strategy as a table; none where the plan has no ladder."""
+def ladder(plan: Plan, most: int = MOST_ROWS) -> list[str | Table]:
+    """Return the best plan of each strategy as a table of `COLUMNS`, or all of it where there is no end to its rows.
+
+    The chosen plan is among the rows, then come those that fit, the fastest first; none where the plan has no ladder.
+    """
     if not plan.rungs:
         return []
+    if most:
+        return _short_ladder(plan, most)
     priced = any(each.cost_per_million_samples is not None for each in plan.rungs)
     rows = [
         (
             each.strategy,
-            milliseconds(each.step_time_ns),
+            duration(each.step_time_ns),
             f"{each.samples_per_s:.1f}",
-            mebibytes(each.peak_memory_bytes),
+            size(each.peak_memory_bytes),
             each.fits or "-",
             *([money(each.cost_per_million_samples)] if priced else []),
             ", ".join(each.runs_on) or "-",
@@ -60,6 +67,23 @@ def ladder(plan: Plan) -> list[Table]:
     return [Table(columns, rows, "the ladder")]
 
 
+def _short_ladder(plan: Plan, most: int) -> list[str | Table]:
+    by_worth = sorted(
+        plan.rungs, key=lambda each: (not each.why.startswith("chosen"), each.over_memory_bytes > 0, each.step_time_ns)
+    )
+    shown = [each for each in plan.rungs if each in by_worth[:most]]
+    rows = [
+        (each.strategy, duration(each.step_time_ns), size(each.peak_memory_bytes), each.fits or "-", each.why)
+        for each in shown
+    ]
+    table = Table(("strategy", "step", "peak memory", "fits", "why"), rows, "the ladder", COLUMNS)
+    hidden = len(plan.rungs) - len(shown)
+    return [
+        table,
+        *([f"{hidden} more strategies, who runs each and what would change its place: --all"] if hidden else []),
+    ]
+
+
 def stage_table(plan: Plan) -> Table:
     """Return a row for each stage: ranks, degrees, times of one action, memory."""
     rows = [
@@ -69,7 +93,7 @@ def stage_table(plan: Plan) -> Table:
             degrees(stage.config) or "-",
             f"{mean(stage.cost.forward_ns) / 1e6:.3f}",
             f"{(mean(stage.cost.backward_input_ns) + mean(stage.cost.backward_weight_ns)) / 1e6:.3f}",
-            mebibytes(max(plan.prediction.peak_memory_bytes[rank] for rank in stage.ranks)),
+            size(max(plan.prediction.peak_memory_bytes[rank] for rank in stage.ranks)),
             f"{_short(stage.name or stage.operators[0])} ({len(stage.operators)})",
         )
         for index, stage in enumerate(plan.stages)

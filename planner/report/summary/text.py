@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of text under column heads; `title` is above them."""
+    """Rows of text under column heads; `title` is above them, and a `width` above 0 is that of a screen's table."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
     title: str = ""
+    width: int = 0
 
     def __str__(self) -> str:
         widths = [max(len(row[i]) for row in (self.columns, *self.rows)) for i in range(len(self.columns))]
@@ -21,14 +22,19 @@ class Table:
         return "\n".join([*([self.title] if self.title else []), *lines])
 
 
-def milliseconds(time_ns: int | None) -> str:
-    """Write a time for people; a dash where there is none."""
-    return "-" if time_ns is None else f"{time_ns / 1e6:.3f} ms"
+def duration(time_ns: int | None) -> str:
+    """Write a time for people in the unit that fits it, as ``27.0 min`` or ``3.602 s``; a dash where there is none."""
+    if time_ns is None:
+        return "-"
+    _, unit, whole, digits = next((each for each in _TIMES if time_ns >= each[0]), _TIMES[-1])
+    return f"{time_ns / whole:.{digits}f} {unit}"
 
 
-def mebibytes(size_bytes: int) -> str:
-    """Write a size for people."""
-    return f"{size_bytes / 2**20:.1f} MiB"
+_TIMES = (
+    (36_000 * 10**9, "h", 3600 * 10**9, 1), (600 * 10**9, "min", 60 * 10**9, 1), (10**9, "s", 10**9, 3),
+    (10**6, "ms", 10**6, 3), (1000, "us", 1000, 1), (0, "ns", 1, 0),
+)  # fmt: skip
+"""Units of time: from how many ns each is written, its ns, and its decimals."""
 
 
 def unit_of(size_bytes: float) -> tuple[str, int]:

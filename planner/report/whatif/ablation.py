@@ -16,7 +16,7 @@ from planner.plan import Plan
 from planner.plan.replay import depth
 from planner.question.problem import AUTO, Problem, Report
 from planner.question.targets import LINE_TARGETS
-from planner.report.summary.text import Table, milliseconds, percent, size
+from planner.report.summary.text import Table, duration, percent, size
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -77,7 +77,7 @@ class Ablation:
         rows = [
             (
                 f"{'+ ' if number else ''}{row.name}",
-                milliseconds(row.step_time_ns),
+                duration(row.step_time_ns),
                 percent(gain - 1) if number else "-",
                 str(row.plan.batch.microbatch_size),
                 f"{len(row.plan.stages)} in depth {depth(row.plan)}",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from planner.candidate.fit import NO_LIMIT
 from planner.plan import Plan
 from planner.plan.rung import rung
-from planner.report.summary.text import Table, mebibytes, milliseconds, percent
+from planner.report.summary.text import Table, duration, percent, size
 from planner.report.whatif.outcome import Consequence, saturates
 from planner.report.whatif.settings import DEVICES, Change
 from planner.report.whatif.tornado import Bar
@@ -118,7 +118,7 @@ class ChangesAnswer:
         own_ns, now_ns = self.plan.prediction.step_time_ns, self.rows[0].step_time_ns
         if not self.by_devices and own_ns != now_ns:
             yield (
-                f"the plan as it is comes to {milliseconds(now_ns)} here, and its file says {milliseconds(own_ns)}: "
+                f"the plan as it is comes to {duration(now_ns)} here, and its file says {duration(own_ns)}: "
                 "it was made from another profile, or by other rules"
             )
         notes = dict.fromkeys(note for each in self.rows for note in each.left_out)
@@ -137,11 +137,11 @@ class ChangesAnswer:
         for index, each in enumerate(self.rows):
             cells = (
                 called(each.changes),
-                milliseconds(each.step_time_ns),
+                duration(each.step_time_ns),
                 _against(each.step_time_ns, before),
                 f"{each.samples_per_s:.1f}",
                 percent(each.times.bubble_ratio),
-                mebibytes(max(each.peak_memory_bytes)),
+                size(max(each.peak_memory_bytes)),
                 _room(each),
             )
             rows.append((*cells, *([_planned(self.anew.get(index))] if self.anew else [])))
@@ -154,7 +154,7 @@ class ChangesAnswer:
                 str(each.num_devices),
                 rung(each.plan),
                 str(len(each.plan.stages)),
-                milliseconds(each.step_time_ns),
+                duration(each.step_time_ns),
                 f"{each.samples_per_s:.1f}",
                 percent(self._efficiency(each)),
                 saturates(self.rows[0], each) or "-",
@@ -170,7 +170,7 @@ class ChangesAnswer:
                 bar.key,
                 _against(bar.smaller_ns, self.base_ns),
                 _against(bar.larger_ns, self.base_ns),
-                milliseconds(bar.range_ns),
+                duration(bar.range_ns),
             )
             for bar in self.bars[:MOST_BARS]
         ]
@@ -192,16 +192,16 @@ def _quantiles(spread: "StepSpread") -> str:
     from planner.report.whatif.scenarios import QUANTILES
 
     parts = [
-        f"p{each} {milliseconds(spread.quantile_ns(each))} ({_against(spread.quantile_ns(each), spread.planned_ns)})"
+        f"p{each} {duration(spread.quantile_ns(each))} ({_against(spread.quantile_ns(each), spread.planned_ns)})"
         for each in QUANTILES
     ]
-    return f"{len(spread.steps_ns)} scenarios: planned {milliseconds(spread.planned_ns)}, {', '.join(parts)}"
+    return f"{len(spread.steps_ns)} scenarios: planned {duration(spread.planned_ns)}, {', '.join(parts)}"
 
 
 def _planned(anew: Consequence | None) -> str:
     if anew is None:
         return "-"
-    return f"{milliseconds(anew.step_time_ns)} {rung(anew.plan)}, {len(anew.plan.stages)} stages"
+    return f"{duration(anew.step_time_ns)} {rung(anew.plan)}, {len(anew.plan.stages)} stages"
 
 
 def _against(after_ns: int, before_ns: int) -> str:
@@ -212,5 +212,5 @@ def _room(each: Consequence) -> str:
     """Say how much memory is left, or lacking."""
     over, rank = each.worst
     if over > 0:
-        return f"rank {rank} lacks {mebibytes(over)}"
-    return "no limit known" if -over > NO_LIMIT // 2 else f"{mebibytes(-over)} left"
+        return f"rank {rank} lacks {size(over)}"
+    return "no limit known" if -over > NO_LIMIT // 2 else f"{size(-over)} left"

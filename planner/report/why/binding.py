@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from costmodel.stages.costs import largest
 from planner.plan import Plan
 from planner.plan.provenance import rank_limits
-from planner.report.summary.text import mebibytes, percent
+from planner.report.summary.text import percent, size
 from simulator.actions import COMPUTE
 from simulator.bubbles import BubbleCauses
 from simulator.timeline import Timeline
@@ -52,8 +52,8 @@ class Binding:
         if self.fullest_rank is None:
             return f"{said}; no memory limit is known"
         room = "fits" if self.peak_bytes + self.next_bytes <= self.limit_bytes else "does not fit"
-        held = f"{mebibytes(self.peak_bytes)} of {mebibytes(self.limit_bytes)}"
-        more = f"one more micro-batch in flight there ({mebibytes(self.next_bytes)}) {room}"
+        held = f"{size(self.peak_bytes)} of {size(self.limit_bytes)}"
+        more = f"one more micro-batch in flight there ({size(self.next_bytes)}) {room}"
         return f"{said}; rank {self.fullest_rank} is fullest, {held}, and {more}"
 
     def to_json(self) -> dict[str, object]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from planner.plan import Plan
 from planner.question.problem import Problem
-from planner.report.summary.text import Table, mebibytes, milliseconds
+from planner.report.summary.text import Table, duration, size
 from planner.report.why.alternatives import Alternatives, Move, Otherwise
 from planner.report.why.replanned import Planner, Question, Replanned, answered, cheap_changes, other_replicas
 
@@ -84,7 +84,7 @@ class Reasons:
         if self.own_ns != self.plan.prediction.step_time_ns:
             said.append(
                 f"the plan was made from another profile: with the prices of this one its step is "
-                f"{milliseconds(self.own_ns)}, and what follows is held against that"
+                f"{duration(self.own_ns)}, and what follows is held against that"
             )
         said += [self._boundaries()] if self.moves else []
         said += [self._schedules()] if self.schedules else []
@@ -104,9 +104,9 @@ class Reasons:
                 (
                     f"{move.source} > {move.target}",
                     move.operators[-1] + (f" and {len(move.operators) - 1} more" if len(move.operators) > 1 else ""),
-                    milliseconds(move.step_time_ns),
+                    duration(move.step_time_ns),
                     f"{(move.step_time_ns - self.own_ns) / 1e6:+.3f} ms",
-                    mebibytes(move.excess_bytes) if move.excess_bytes else "-",
+                    size(move.excess_bytes) if move.excess_bytes else "-",
                 )
                 for move in rows[:NUM_BOUNDARIES]
             ],
@@ -120,9 +120,9 @@ class Reasons:
             [
                 (
                     other.schedule,
-                    milliseconds(other.step_time_ns),
+                    duration(other.step_time_ns),
                     f"{other.step_time_ns / max(1, self.own_ns) - 1:+.2%}",
-                    mebibytes(other.excess_bytes) if other.excess_bytes else "-",
+                    size(other.excess_bytes) if other.excess_bytes else "-",
                 )
                 for other in rows[:NUM_SCHEDULES]
             ],
@@ -159,7 +159,7 @@ def _answer(questions: Sequence[Question], planner: Planner, row: list[Replanned
         if each.plan and each.plan.search.limited_by == "interrupted":
             raise KeyboardInterrupt
         row.append(each)
-        say(f"{each.change}: {milliseconds(each.plan.prediction.step_time_ns) if each.plan else 'no plan fits'}")
+        say(f"{each.change}: {duration(each.plan.prediction.step_time_ns) if each.plan else 'no plan fits'}")
 
 
 def _replanned(plan: Plan, title: str, answers: Sequence[Replanned]) -> Table:
@@ -177,7 +177,7 @@ def _row(plan: Plan, each: Replanned) -> tuple[str, ...]:
     return (
         each.change,
         each.how,
-        milliseconds(each.plan.prediction.step_time_ns),
+        duration(each.plan.prediction.step_time_ns),
         _gain(each.gain(plan)),
         str(said["strategy"]),
     )

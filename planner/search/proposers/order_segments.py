@@ -12,7 +12,7 @@ from planner.search.budget import Deadline
 from planner.search.proposers.local_search import improve
 from planner.search.solvers.segment_dp import SegmentationParams, segmentations
 from planner.search.space.partitions import FamilyPartitions, by_stage
-from planner.search.state.pool import NEAR, CandidatePool
+from planner.search.state.pool import CandidatePool
 
 NUM_RANDOM_ORDERS = 6
 BEAM = 6
@@ -64,7 +64,7 @@ def _worth_simulating(cuts: FamilyPartitions, partition: Partition, pool: Candid
     if not pool.best_fits or cuts.pinned.places:
         return True
     largest_ns = max(by_stage(partition, cuts.works_ns))  # without what closes the step, which is an estimate
-    return largest_ns * cuts.num_microbatches / max(cuts.speeds) <= pool.best.step_time_ns * NEAR
+    return largest_ns * cuts.num_microbatches / max(cuts.speeds) <= pool.best.step_time_ns * pool.problem.near
 
 
 def polish(cuts: FamilyPartitions, candidates: Iterable[Evaluated], pool: CandidatePool, limits: Deadline) -> None:

@@ -20,8 +20,6 @@ from planner.question.targets import RUNNERS, config_not_run
 from planner.search.budget import WriteReserve
 from planner.search.state.record import SearchRecord
 
-NEAR = 1.01
-"""Within 1 % of the best time the simpler plan is chosen (`docs/planning.md`)."""
 DIVIDES_LAYERS = 2
 """What `layer_alignment` says of a partition that divides layers, which trainers of lines do not."""
 PLAIN = ("graph-1f1b", "1f1b", "graph-eager-1f1b", "eager-1f1b")
@@ -163,12 +161,12 @@ class CandidatePool:
         return [self._simplest(row) for row in rows.values()]
 
     def _simplest(self, row: Sequence[Evaluated]) -> Evaluated:
-        """Return the simplest within 1 % of the first."""
-        near = [each for each in row if each.step_time_ns <= row[0].step_time_ns * NEAR]
+        """Return the simplest that is about as fast as the first."""
+        near = [each for each in row if each.step_time_ns <= row[0].step_time_ns * self.problem.near]
         return min(near, key=self.simplicity)
 
     def choices(self, old_ns: int | None = None, chain_ns: int | None = None) -> list[Evaluated]:
-        """Return the candidates within 1 % of the best and not slower than a rival, the simplest first, then others.
+        """Return the candidates about as fast as the best and no slower than a rival, the simplest first, then others.
 
         None is slower than an old plan that can still be used, and no pipeline than the best chain of stages.
 
@@ -180,7 +178,7 @@ class CandidatePool:
         best = self.best
         if not best.fits:
             return [best]
-        worst = best.step_time_ns * (1 if self.problem.exact else NEAR)
+        worst = best.step_time_ns * (1 if self.problem.exact else self.problem.near)
         if old_ns is not None:
             worst = max(best.step_time_ns, min(worst, old_ns))
         piped = worst if chain_ns is None else max(best.step_time_ns, min(worst, chain_ns))
