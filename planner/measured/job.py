@@ -108,9 +108,9 @@ class MeasuredJob:
         shares = calibration.shares(self.device)
         return self.cluster or typical_cluster(self.device, self.num_devices, self.network_gbs, shares)
 
-    def profile(self, calibration: Calibration) -> Profile:
-        """Describe the model."""
-        sizes = (self.microbatch_size,)
+    def profile(self, calibration: Calibration, others: tuple[int, ...] = ()) -> Profile:
+        """Describe the model, at other sizes of a micro-batch than the job's as well if so asked."""
+        sizes = tuple(sorted({self.microbatch_size, *others}))
         known = describe_config(
             self.model, self.config, tokens=self.sequence, precision=self.precision, microbatch_sizes=sizes
         )
