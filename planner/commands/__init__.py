@@ -58,6 +58,16 @@ COMMANDS = {
     "doctor": "say what this machine can do, and why not where it cannot",
 }
 
+FORMS = {
+    "schedules": ("simulate", "--schedule all", "compare all schedules of the catalogue"),
+    "diff": ("compare", "", "the diff of two plans is in --json of compare"),
+    "show": ("explain", "--summary", "only say in words what is in the plan"),
+    "ablation": ("whatif", "--means", "say what each means of a plan gains, from a PROFILE"),
+    "calibrate": ("fit", "--measured", "move a profile to a run of a PLAN"),
+    "completion": ("doctor", "--completion", "print what makes a SHELL complete commands and flags"),
+}
+"""Commands whose names go with the next release, as forms of those that stay: the command and the words that ask."""
+
 _MODULES = {"import": "import_"}
 """Commands whose names are Python's own words."""
 
@@ -138,11 +148,24 @@ def _run(arguments: list[str]) -> int:
     chosen = next((a for a in arguments if not a.startswith("-")), None)
     if chosen not in COMMANDS:
         _top_parser().parse_known_args(arguments)  # --help and --version leave here
-        known = ", ".join(COMMANDS)
+        known = ", ".join(name for name in COMMANDS if name not in FORMS)
         found = f"{chosen!r} is no command" if chosen else "a command is needed"
         raise UsageError(f"{found}; the commands are {known}")
     arguments.remove(chosen)
+    chosen = _form(chosen, arguments)
     return _answered(_module(chosen), parser_of(chosen), arguments)
+
+
+def _form(command: str, arguments: list[str]) -> str:
+    """Return the command that a form of another stands for, whose own words are then no longer among the arguments."""
+    for name, (whole, words, _) in FORMS.items():
+        asked = words.split()
+        places = [i for i in range(len(arguments)) if asked and arguments[i : i + len(asked)] == asked]
+        if whole == command and places:
+            if words != "--measured":  # which calibrate has as well
+                del arguments[places[0] : places[0] + len(asked)]
+            return name
+    return command
 
 
 def _answered(module: ModuleType, parser: Parser, arguments: list[str]) -> int:
@@ -170,7 +193,10 @@ def _module(command: str) -> ModuleType:
 
 def parser_of(command: str) -> Parser:
     """Return the parser of a command's flags, whose description is its module's text."""
-    return _parser(_module(command), f"penstock {command}")
+    parser = _parser(_module(command), f"penstock {command}")
+    forms = [(words, text, old) for old, (name, words, text) in FORMS.items() if name == command and words]
+    parser.epilog = "\n".join(f"with {words}: {text} (penstock {old} --help)" for words, text, old in forms)
+    return parser
 
 
 def _parser(module: ModuleType, prog: str) -> Parser:
@@ -196,7 +222,7 @@ def _check_files(parsed: argparse.Namespace, kind: str) -> None:
 
 
 def _top_parser() -> argparse.ArgumentParser:
-    lines = "\n".join(f"  {name:<10} {text}" for name, text in COMMANDS.items())
+    lines = "\n".join(f"  {name:<10} {text}" for name, text in COMMANDS.items() if name not in FORMS)
     parser = Parser(
         prog="penstock",
         usage="penstock COMMAND [options]",

@@ -1,6 +1,6 @@
 """Say on which machines to train a model, by cost and days of the whole run, at prices that you give.
 
-    penstock buy llama3-8b --tokens 15T --price prices.toml --deadline 30
+    penstock buy llama3-8b --tokens 300B --price prices.toml --deadline 30
     penstock buy config.json --tokens 300B --price h100-sxm-80=2.5 --price b200-sxm-180=4.2 --budget 100000
 
 MODEL: what `penstock model` describes (an id of its table, a config.json, module:function, zoo:NAME). Each row is a

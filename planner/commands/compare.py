@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
-from costmodel.errors import UsageError
+from costmodel.errors import DoesNotMatch, UsageError
 from planner.commands.answer import Answer, say_size
 
 if TYPE_CHECKING:
@@ -59,7 +59,19 @@ def run(args: argparse.Namespace) -> Answer:
     rows = compared.rows()
     written = {name: getattr(args, name) for name in ("chart", "html", "trace") if getattr(args, name)}
     _write(written, compared)
-    return Answer({"rows": rows, **written}, compared.text())
+    return Answer({"rows": rows, **_diff(plans), **written}, compared.text())
+
+
+def _diff(plans: "Sequence[Plan]") -> dict[str, object]:
+    """Return what the second of two plans of one model does otherwise than the first; of other plans nothing."""
+    from planner.report.comparison.difference import PlanDifference
+
+    if len(plans) != 2:
+        return {}
+    try:
+        return {"diff": PlanDifference(*plans).to_json()}
+    except DoesNotMatch:
+        return {}
 
 
 def _calibrated(plans: "Sequence[Plan]", args: argparse.Namespace) -> "list[Plan]":

@@ -20,7 +20,12 @@ PARSED_ONLY = {
     "penstock model my_module:build -o profile.json": "takes a module of the user's; `test_model_captured.py` has some",
 }
 """Examples that are not run here, and why."""
-SHORTER = {"plan": ["--time-limit", "1"], "explain": ["--time-limit", "1"]}
+SHORTER = {
+    "plan": ["--time-limit", "1"],
+    "explain": ["--time-limit", "1"],
+    "ablation": ["--time-limit", "1"],
+    "buy": ["--time-limit", "0.3", "--batch-tokens", "128K"],
+}
 """What is added to the examples of a command: a search takes all the time that it has."""
 
 
@@ -62,6 +67,46 @@ def test_each_command_has_an_example_and_what_is_not_run_stands_in_a_help_text()
     held = {line.split()[1] for line in examples()}
     assert held == set(COMMANDS)
     assert set(PARSED_ONLY) <= set(examples())
+
+
+REFUSED = "--devices 2 --batch 8 --microbatch-size 2"
+FORMS = (
+    ("schedules --ranks 2 --microbatches 4", "simulate --schedule all --ranks 2 --microbatches 4"),
+    ("show plan.json", "explain --summary plan.json"),
+    (f"ablation profile.json {REFUSED}", f"whatif profile.json --means {REFUSED}"),
+    ("calibrate plan.json --measured timeline.json", "fit plan.json --measured timeline.json"),
+    ("completion bash", "doctor --completion bash"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("old", "new"), FORMS)
+def test_a_form_of_a_command_answers_what_the_old_name_does(
+    old: str, new: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder)
+    answers = []
+    for line in (old, new):
+        code = main([*line.split(), "--json"])
+        answers.append((code, json.loads(capsys.readouterr().out)))
+    assert answers[0] == answers[1]
+
+
+def test_compare_of_two_plans_of_one_model_says_what_diff_does(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder)
+    answers = {}
+    for command in ("compare", "diff"):
+        assert main([command, "plan.json", "chain.json", "--json"]) == 0
+        answers[command] = json.loads(capsys.readouterr().out)
+    assert answers["compare"]["diff"] == {k: v for k, v in answers["diff"].items() if k != "plans"}
+
+
+def test_the_help_of_all_lists_no_name_that_goes(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    listed = [line.split()[0] for line in capsys.readouterr().out.splitlines() if line.startswith("  ")]
+    assert not set(listed) & {"schedules", "diff", "show", "ablation", "calibrate", "completion"}
 
 
 def test_flags_are_as_they_were_frozen() -> None:

@@ -46,6 +46,7 @@ def write_examples(home: Path) -> None:
     write_profile(home / "llama.json", described("llama", "a100-sxm-80"))
     texts = {
         "cluster.toml": CLUSTER,
+        "prices.toml": "[price_per_hour]\nh100-sxm-80 = 2.5\n",
         "config.json": json.dumps(GPT2),
         "costs.json": json.dumps(COSTS),
         "schedule.csv": "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n",
