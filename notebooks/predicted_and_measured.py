@@ -133,10 +133,10 @@ print(f"measured less predicted: {difference_ns / MS:+.2f} ms ({error})")
 # %% [markdown]
 # ## Calibrate
 #
-# `penstock fit PLAN --measured TIMELINE` moves the profile to the run: of each stage the forward of its operators by what F took,
-# their
-# backward by what B (or I and W) took, the optimizer's step, and links as far as the run's messages tell. Few or
-# scattered actions move their price only a part of the way. What a run does not tell stays, and is named. The table has
+# `penstock fit PLAN --measured TIMELINE` moves the profile to the run: of each stage the forward of its operators by
+# what F took, their backward by what B (or I and W) took, the optimizer's step, and links as far as the run's messages
+# tell. Few or scattered actions move their price only a part of the way. What a run does not tell stays, and is named.
+# The table has
 # actions without the time that messages take from them, which the links' `p2p_host` moves.
 
 # %%
