@@ -28,9 +28,9 @@ class Space:
     sequence_parallel : bool
         Tensor-parallel ranks divide norms, dropout and residuals along the sequence.
     zero : int
+    recompute, offload : str
     shard_group : int
         Replicas that divide states under ZeRO; all of them, or as many as a host has.
-    recompute, offload : str
     """
 
     stages: int | None = None
@@ -41,9 +41,9 @@ class Space:
     context: int | None = None
     expert: int | None = None
     zero: int | None = None
-    shard_group: int | None = None
     recompute: str | None = None
     offload: str | None = None
+    shard_group: int | None = None
 
     def to_json(self) -> dict[str, object]:
         """Return what is fixed."""
