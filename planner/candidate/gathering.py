@@ -47,9 +47,7 @@ def with_gathering(
     return replace(stage, collectives=tuple(each for each in found if each.count))
 
 
-def _add_unit(
-    rows: dict[str, list[Row]], unit: Unit, config: StageConfig, forwards: int, backwards: int
-) -> None:
+def _add_unit(rows: dict[str, list[Row]], unit: Unit, config: StageConfig, forwards: int, backwards: int) -> None:
     """Add what a unit takes: ZeRO-2 gathers once a step, ZeRO-3 in each forward and backward.
 
     Shard groups sum the part of each rank once a step.

@@ -165,12 +165,10 @@ class FamilySpace:
 
         What no network joins is taken for a host. A smaller group holds more and sends over the same links.
         """
-        fixed, inside = self.problem.space.shard_group, config.tensor * config.context
-        within, left = divmod(self.scaleup_devices, inside)
-        if fixed:
-            found = (fixed,)
-        else:
-            found = (0, within) if within and not left and within < config.data else (0,)
+        fixed = self.problem.space.shard_group
+        within, left = divmod(self.scaleup_devices, config.tensor * config.context)
+        shares = within and not left and within < config.data
+        found = (fixed,) if fixed else (0, within) if shares else (0,)
         return tuple(group for group in found if _may_share(config, group))
 
     @cached_property

@@ -202,7 +202,10 @@ def layered_plan(
         ranks=[tuple(range(start, start + number)) for start, number in zip(starts, data, strict=True)],
         configs=[
             StageConfig(
-                data=d, expert=expert, zero=z, recompute="full" if schedule == "recompute" and s % 2 == 0 else "none",
+                data=d,
+                expert=expert,
+                zero=z,
+                recompute="full" if schedule == "recompute" and s % 2 == 0 else "none",
                 shard_group=shard_group,
             )
             for s, (d, z) in enumerate(zip(data, zero, strict=True))
