@@ -201,6 +201,12 @@ def _user_loops(num_loops: int) -> list[str]:
     return loop_failures(num_loops)
 
 
+def _shard_groups(num_cases: int) -> list[str]:
+    from tests.properties.shard_group_runs import failures
+
+    return failures(num_cases)
+
+
 def _ranks_disagree(num_cases: int) -> list[str]:
     from tests.support.loops.user_loops import RANKS, loop_failures
 
@@ -489,6 +495,13 @@ PROMISES = [
         12,
         1_000,
         _user_loops,
+    ),
+    Promise(
+        "shard-groups",
+        "States divided in groups of 2 and 4 of eight ranks: gradients of one process, what is sent as planned",
+        3,
+        9,
+        _shard_groups,
     ),
     Promise(
         "ranks-disagree",

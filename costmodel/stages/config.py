@@ -13,6 +13,7 @@ BY_OPERATOR = "operators"
 """Recompute that names the operators; no search looks for it."""
 AGAIN = "again"
 """The JSON key of the operators that run again."""
+SHARD_GROUP = "shard_group"
 OFFLOAD = ("none", "optimizer", "parameters", "activations")
 
 
@@ -20,6 +21,8 @@ OFFLOAD = ("none", "optimizer", "parameters", "activations")
 class StageConfig:
     """Degrees of data, tensor, sequence, context and expert parallelism, ZeRO stage 0-3, recompute, offload.
 
+    ``shard_group`` is how many replicas that follow each other divide states under ZeRO, each with its context ranks;
+    0 where all of them do, as everywhere without ZeRO.
     `recomputed_operators` names the operators whose forward runs again under recompute ``operators`` (``again`` in
     JSON); those that follow each other run again together, from what flows into the first.
     """
@@ -33,6 +36,7 @@ class StageConfig:
     recompute: str = "none"
     offload: str = "none"
     recomputed_operators: tuple[str, ...] = ()
+    shard_group: int = 0
 
     def __post_init__(self) -> None:
         for name in ("data", "tensor", "sequence", "context", "expert"):
@@ -50,6 +54,28 @@ class StageConfig:
             )
         if self.offload not in OFFLOAD:
             raise InvalidInput(f"config.offload is {self.offload!r}; allowed are {', '.join(OFFLOAD)}")
+        self._check_shard_group()
+
+    def _check_shard_group(self) -> None:
+        """Refuse replicas that cannot divide states among so many; groups of all replicas are none."""
+        if not self.zero or self.shard_group == self.data:
+            object.__setattr__(self, "shard_group", 0)
+        if not self.shard_group:
+            return
+        if self.shard_group < 0 or self.data % self.shard_group:
+            raise InvalidInput(
+                f"config.shard_group is {self.shard_group}; allowed are divisors of config.data, which is {self.data}"
+            )
+        if self.num_sharers == 1 or self.num_sharers % self.expert:
+            raise InvalidInput(
+                f"config.shard_group is {self.shard_group} x context {self.context}, and expert is {self.expert}; a "
+                "group is of at least two ranks, which expert divides"
+            )
+
+    @property
+    def num_sharers(self) -> int:
+        """How many ranks that hold the same weights divide states under ZeRO."""
+        return (self.shard_group or self.data) * self.context
 
     @property
     def remade(self) -> str | tuple[str, ...]:
@@ -73,7 +99,8 @@ class StageConfig:
 
     def to_json(self) -> dict[str, object]:
         """Return the JSON form."""
-        found = {name: getattr(self, name) for name in _names() if name != "recomputed_operators"}
+        found = {name: getattr(self, name) for name in _names() if name not in ("recomputed_operators", SHARD_GROUP)}
+        found |= {SHARD_GROUP: self.shard_group} if self.shard_group else {}
         return {**found, AGAIN: list(self.recomputed_operators)} if self.recomputed_operators else found
 
     @classmethod
@@ -81,7 +108,11 @@ class StageConfig:
         """Read the JSON form; a key left out has its default."""
         name_of = {AGAIN if name == "recomputed_operators" else name: name for name in _names()}
         values = {name_of[key]: _read(key, member) for key, member in node.members((), list(name_of)).items()}
-        return node.build(lambda: cls(**values))  # type: ignore[arg-type]
+        found = node.build(lambda: cls(**values))  # type: ignore[arg-type]
+        given = values.get(SHARD_GROUP, found.data)
+        if given != (found.shard_group or found.data):
+            node.fail(f"{SHARD_GROUP} goes with zero 1, 2 or 3: without them nothing is divided")
+        return found
 
 
 def _names() -> list[str]:

@@ -52,6 +52,18 @@ class Lanes:
         lane = self.lane_of(stage, rank)
         return tuple(block[lane] for block in self.blocks[stage])
 
+    def sharers(self, plan: Plan, stage: int, rank: int) -> tuple[int, ...]:
+        """Replicas of a rank with which it divides states under ZeRO: all, or those of its shard group."""
+        replicas = self.replicas(stage, rank)
+        size = plan.stages[stage].config.shard_group or len(replicas)
+        first = replicas.index(rank) // size * size
+        return replicas[first : first + size]
+
+    def across_groups(self, plan: Plan, stage: int, rank: int) -> tuple[int, ...]:
+        """Replicas of a rank that hold the same part of the states: one of each shard group."""
+        replicas, size = self.replicas(stage, rank), len(self.sharers(plan, stage, rank))
+        return replicas[replicas.index(rank) % size :: size]
+
     def sender(self, source: int, target: int, microbatch: int, rank: int) -> int:
         """Rank of `source` from which a rank of `target` gets a message."""
         senders = self._block(source, microbatch)

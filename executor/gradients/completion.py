@@ -118,6 +118,7 @@ class StepGradients:
             return
         self._are_complete = True
         self._divided.reduce(self._stages)
+        self._divided.finish()
         self.reduction.finish()
         self._leave_out(() if self._reached.are_agreed else self.reduction.had())
         settle(self._parameters.values() if self._divided.views else ())

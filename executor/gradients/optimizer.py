@@ -178,10 +178,11 @@ def _shares(context: RankContext, parameters: Mapping[str, nn.Parameter]) -> dic
         taken.update(mine)
         elsewhere = {name for other, row in enumerate(context.owned) if other != stage for name in row}
         divides = planned.config.zero == 1 and len(planned.ranks) > 1
+        sharers = context.lanes.sharers(context.plan, stage, context.rank)
         divided = [name for name in mine if name not in elsewhere] if divides else []
-        dealt = _even_shares([parameters[name] for name in divided], planned.ranks)
+        dealt = _even_shares([parameters[name] for name in divided], sharers)
         alone = [parameters[name] for name in mine if name not in divided]
-        group = context.groups.group_on(planned.ranks) if dealt else None
+        group = context.groups.group_on(sharers) if dealt else None
         made[stage] = Share((*alone, *dealt.get(context.rank, ())), dealt, group)
     return made
 

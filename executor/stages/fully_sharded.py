@@ -2,7 +2,8 @@
 
 Parameters are gathered by torch's own hooks, unit by unit, in each F and B under ZeRO-3, once a step under ZeRO-2.
 Gradients are summed as the plan says: behind each micro-batch's backward (where it is split behind its W, each unit's
-behind the last half of that), or once a step at REDUCE; until then they stay whole on each rank. What torch's
+behind the last half of that), or once a step at REDUCE; until then they stay whole on each rank. Shard groups sum what
+each of them has once a step (`shard_group_sums`), as hybrid sharding does. What torch's
 `pipelining` does with such stages, this does with the same private calls, which
 `tests/executor/test_executor_parallelize.py` holds. Leaves out who is divided.
 """
@@ -17,6 +18,7 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
 from costmodel.capture.split_calls import WeightHalf, run_in_turn
+from executor.stages.shard_group_sums import ShardGroupSums
 from planner.plan import MICROBATCH, PlanStage
 
 
@@ -28,11 +30,14 @@ class ShardedStage:
     view : torch.nn.Module
     planned : PlanStage
         ZeRO-2 keeps gathered parameters between forward and backward, ZeRO-3 does not.
+    among : ShardGroupSums
+        What shard groups sum.
     splits : bool
         Whether backwards are split.
     """
 
-    def __init__(self, view: nn.Module, planned: PlanStage, *, splits: bool) -> None:
+    def __init__(self, view: nn.Module, planned: PlanStage, among: ShardGroupSums, *, splits: bool) -> None:
+        self._among = among
         self._modules = [module for module in view.modules() if isinstance(module, FSDPModule)]
         self._gathers_again, self._done = planned.config.zero > 2, True
         self._each = planned.reduce == MICROBATCH
@@ -79,6 +84,12 @@ class ShardedStage:
         for state in map(_state, self._modules):
             if state._is_root:
                 state._root_post_backward_final_callback()
+        for group in self._groups:
+            self._among.start([p.sharded_param for p in group.fsdp_params])
+
+    def finish(self) -> None:
+        """Wait for what shard groups sum."""
+        self._among.finish()
 
     def rest(self) -> None:
         """Let go of parameters that a forward without a backward has gathered: others may change before the next."""

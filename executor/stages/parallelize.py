@@ -26,6 +26,7 @@ from costmodel.stages.config import StageConfig
 from executor.communication.borders import check_outcome, outcome
 from executor.context import RankContext
 from executor.stages.fully_sharded import ShardedStage
+from executor.stages.shard_group_sums import ShardGroupSums
 from executor.stages.stage import Stage
 from executor.stages.stage_builder import StageBuilder
 from executor.stages.user_parallelize import Meshes, Parallelize, check_split, divide, named_parameters
@@ -101,7 +102,8 @@ class DividedStages:
             self.views[index] = view
             made = self._builder.stage(index, view)
             if planned.config.zero > 1:
-                self._sharded[index] = ShardedStage(view, planned, splits=stage.queue is not None)
+                among = ShardGroupSums(meshes.context, index)
+                self._sharded[index] = ShardedStage(view, planned, among, splits=stage.queue is not None)
                 made.run_halves = self._sharded[index].run_halves
             if proves:
                 check_outcome(before, _outcome(made, first, device, place), place)
@@ -146,6 +148,11 @@ class DividedStages:
         for stage in stages:
             if stage in self._sharded:
                 self._sharded[stage].reduce()
+
+    def finish(self) -> None:
+        """Wait for what shard groups of these stages sum."""
+        for sharded in self._sharded.values():
+            sharded.finish()
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:

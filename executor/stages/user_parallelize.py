@@ -24,16 +24,16 @@ from executor.context import RankContext
 from executor.stages.fully_sharded import gathered
 
 Parallelize = Callable[[nn.Module, DeviceMesh, StageConfig], nn.Module | None]
-AXES = ("data", "tensor")
-"""Dimensions of a stage's mesh, in their order."""
+AXES = ("replicate", "data", "tensor")
+"""Dimensions of a stage's mesh, in their order; the first where shard groups are smaller than all replicas."""
 
 
 class Meshes:
-    """The device meshes of a rank's stages, one for the same ranks."""
+    """The device meshes of a rank's stages in its `context`, one for the same ranks."""
 
     def __init__(self, context: RankContext) -> None:
-        self._context = context
-        self._made: dict[tuple[tuple[int, ...], ...], DeviceMesh] = {}
+        self.context = context
+        self._made: dict[object, DeviceMesh] = {}
 
     def close(self) -> None:
         """Give up the groups, which torch's caches of meshes would keep for ever."""
@@ -42,15 +42,20 @@ class Meshes:
         self._made.clear()
 
     def of(self, stage: int) -> DeviceMesh:
-        """Return the mesh (data, tensor) of a stage of this rank; collective over its ranks."""
-        rank, lanes = self._context.rank, self._context.lanes
-        blocks = lanes.blocks[stage]
-        if blocks not in self._made:
-            rows = lanes.replicas(stage, rank), next(block for block in blocks if rank in block)
-            groups = [self._context.groups.named_group(row) for row in rows]
+        """Return the mesh (data, tensor) of a stage of this rank, or (replicate, data, tensor); collective."""
+        rank, lanes, plan = self.context.rank, self.context.lanes, self.context.plan
+        blocks, size = lanes.blocks[stage], plan.stages[stage].config.shard_group
+        if (blocks, size) not in self._made:
+            rows = [lanes.sharers(plan, stage, rank), next(block for block in blocks if rank in block)]
             mesh = torch.tensor(blocks, dtype=torch.int)
-            self._made[blocks] = DeviceMesh.from_group(groups, self._context.device.type, mesh, mesh_dim_names=AXES)
-        return self._made[blocks]
+            if size:
+                rows.insert(0, lanes.across_groups(plan, stage, rank))
+                mesh = mesh.view(-1, size, mesh.shape[1])
+            groups = [self.context.groups.named_group(row) for row in rows]
+            self._made[blocks, size] = DeviceMesh.from_group(
+                groups, self.context.device.type, mesh, mesh_dim_names=AXES[-mesh.dim() :]
+            )
+        return self._made[blocks, size]
 
 
 def divide(

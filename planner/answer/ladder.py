@@ -169,7 +169,8 @@ def _how(each: Evaluated) -> str:
     else:
         names = ("data", "tensor", "context", "expert")
         parts += [f"{name} {getattr(config, name)}" for name in names if getattr(config, name) > 1]
-    parts += [f"ZeRO-{config.zero}"] if config.zero else []
+    grouped = f" in groups of {config.shard_group}" if config.shard_group else ""
+    parts += [f"ZeRO-{config.zero}{grouped}"] if config.zero else []
     parts += [f"{config.recompute} recompute"] if config.recompute != "none" else []
     parts += [f"{config.offload} offloaded"] if config.offload != "none" else []
     parts.append(f"micro-batches of {found.microbatch_size}")

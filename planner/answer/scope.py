@@ -65,6 +65,9 @@ def scope(prepared: PreparedProblem) -> str:
     values: dict[str, set[object]] = {
         **{name: {getattr(config, name) for config in degrees} for name in ("data", "tensor", "context", "expert")},
         **{name: {getattr(config, name) for config in choices} for name in ("zero", "recompute", "offload")},
+        "shard_group": {group for config in degrees for group in families.shard_groups(config)}
+        if any(config.zero for config in choices)
+        else set(),
         "chunks": {number for config in degrees for number in families.numbers_of_chunks(config)},
     }
     free = [name for name, known in values.items() if len(known) > 1]

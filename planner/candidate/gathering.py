@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from costmodel.model.graph import OperatorGraph
+from costmodel.stages.config import StageConfig
 from costmodel.stages.strategies.division import WITHIN_TENSOR
 from costmodel.stages.strategies.units import Unit, padded_bytes, units_of
 from planner.plan import ALL_GATHER, ALL_REDUCE, MICROBATCH, REDUCE_SCATTER, Collective, PlanStage
@@ -39,20 +40,25 @@ def with_gathering(
         units = units_of(graph, operators, config.tensor)
         stage = replace(stage, units=tuple(unit.path for unit in units if unit.path), reduce=MICROBATCH)
         for unit in units:
-            _add_unit(rows, unit, config.data, config.zero, forwards, backwards)
+            _add_unit(rows, unit, config, forwards, backwards)
     if config.tensor > 1 and sizes:
         rows[ALL_REDUCE] += _sums_of_lanes(graph, frozenset(operators), sizes, forwards, backwards)
     found = (Collective(kind, sum(n for n, _ in row), sum(n * size for n, size in row)) for kind, row in rows.items())
     return replace(stage, collectives=tuple(each for each in found if each.count))
 
 
-def _add_unit(
-    rows: dict[str, list[Row]], unit: Unit, num_copies: int, zero: int, forwards: int, backwards: int
-) -> None:
-    """Add what a unit takes: ZeRO-2 gathers once a step, ZeRO-3 in each forward and backward."""
-    times = forwards + backwards * bool(unit.summed) if zero > 2 else 1
-    rows[ALL_GATHER].append((times, padded_bytes(unit.parameters, num_copies)))
-    rows[REDUCE_SCATTER].append((backwards * bool(unit.summed), padded_bytes(unit.summed, num_copies)))
+def _add_unit(rows: dict[str, list[Row]], unit: Unit, config: StageConfig, forwards: int, backwards: int) -> None:
+    """Add what a unit takes: ZeRO-2 gathers once a step, ZeRO-3 in each forward and backward.
+
+    Shard groups sum the part of each rank once a step.
+    """
+    copies, sums = config.shard_group or config.data, backwards * bool(unit.summed)
+    times = forwards + sums if config.zero > 2 else 1
+    size = padded_bytes(unit.summed, copies)
+    rows[ALL_GATHER].append((times, padded_bytes(unit.parameters, copies)))
+    rows[REDUCE_SCATTER].append((sums, size))
+    if config.shard_group:
+        rows[ALL_REDUCE].append((bool(sums), size // copies))
 
 
 def _sums_of_lanes(

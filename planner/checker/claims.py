@@ -16,11 +16,11 @@ from planner.plan.gathering import gathering_problem
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 OPTIMIZERS = ("none", "sgd", "momentum", "adam", "adam-16bit", "adam-8bit", "lion", "adafactor", "muon")
 LINE_TRAINERS = {
-    "torchtitan": ((0, 2, 3), ("none",)),
-    "megatron": ((0, 1), ("none",)),
-    "deepspeed": ((0, 1, 2, 3), ("none", "optimizer", "parameters")),
+    "torchtitan": ((0, 2, 3), ("none",), (2, 3)),
+    "megatron": ((0, 1), ("none",), (1,)),
+    "deepspeed": ((0, 1, 2, 3), ("none", "optimizer", "parameters"), (3,)),
 }
-"""Trainers of stages in one line, with the ZeRO and the offload that they have."""
+"""Trainers of stages in one line, with the ZeRO and the offload that they have, and the ZeRO in shard groups."""
 
 
 def claim_problems(plan: Plan, graph: OperatorGraph | None = None) -> Iterator[PlanProblem]:
@@ -60,7 +60,7 @@ def _trainer_problems(plan: Plan) -> Iterator[PlanProblem]:
             yield PlanProblem("target", "runs_on", f"{name}, which does not take {wrong}")
 
 
-def _not_taken(plan: Plan, zeros: Sequence[int], offloads: Sequence[str]) -> str:
+def _not_taken(plan: Plan, zeros: Sequence[int], offloads: Sequence[str], grouped: Sequence[int]) -> str:
     """Return what a trainer of lines lacks, nothing where it lacks nothing that is known here."""
     if sorted((edge.source, edge.target) for edge in plan.edges) != list(pairwise(range(len(plan.stages)))):
         return "stages that form no line"
@@ -69,6 +69,8 @@ def _not_taken(plan: Plan, zeros: Sequence[int], offloads: Sequence[str]) -> str
         return "stages configured differently"
     if first.config.zero not in zeros:
         return f"ZeRO-{first.config.zero}"
+    if first.config.shard_group and first.config.zero not in grouped:
+        return f"ZeRO-{first.config.zero} in shard groups of {first.config.shard_group}"
     return "" if first.config.offload in offloads else f"offload of {first.config.offload}"
 
 

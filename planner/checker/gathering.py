@@ -82,9 +82,10 @@ def _collective_problems(
     if stage.config.tensor > 1:  # bytes are those of lanes' parts
         told = {kind: (count, 0) for kind, (count, _) in told.items()}
         expected = {kind: (count, 0) for kind, (count, _) in expected.items()}
+        among = expected.get(ALL_REDUCE, (0, 0))[0]
         known = any(operator.work for operator in graph.operators)
         if known and ALL_REDUCE in told:  # hand-made plans for a function of the user's name none
-            expected[ALL_REDUCE] = (_sums_of_lanes(stage, graph, forwards, backwards), 0)
+            expected[ALL_REDUCE] = (among + _sums_of_lanes(stage, graph, forwards, backwards), 0)
         elif ALL_REDUCE in told:
             expected[ALL_REDUCE] = told[ALL_REDUCE]
     for kind in (ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE):
@@ -107,14 +108,17 @@ def _of_units(
     rows: dict[str, list[str]] = {}
     for home, parameters in homes.items():
         rows.setdefault(home if home in stage.units else "", []).extend(parameters)
-    gathers = gathered = sums = summed = 0
+    copies = stage.config.shard_group or stage.config.data
+    gathers = gathered = sums = summed = among = parts = 0
     for parameters in rows.values():
         own = [p for p in parameters if p in trains and graph.parameter_index[p].trainable]
         times = forwards + (backwards if own else 0) if stage.config.zero == 3 else 1
         again = (backwards if stage.reduce == MICROBATCH else min(backwards, 1)) if own else 0
-        gathers, gathered = gathers + times, gathered + times * _padded(graph, parameters, stage.config.data)
-        sums, summed = sums + again, summed + again * _padded(graph, own, stage.config.data)
-    return {ALL_GATHER: (gathers, gathered), REDUCE_SCATTER: (sums, summed)}
+        gathers, gathered = gathers + times, gathered + times * _padded(graph, parameters, copies)
+        sums, summed = sums + again, summed + again * _padded(graph, own, copies)
+        if stage.config.shard_group:  # the part of each rank, among groups
+            among, parts = among + bool(again), parts + bool(again) * _padded(graph, own, copies) // copies
+    return {ALL_GATHER: (gathers, gathered), REDUCE_SCATTER: (sums, summed), ALL_REDUCE: (among, parts)}
 
 
 def _padded(graph: OperatorGraph, names: list[str], num_copies: int) -> int:

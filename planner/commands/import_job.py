@@ -46,6 +46,7 @@ def import_job(args: argparse.Namespace) -> Answer:
         "stages": len(places_of(plan)),
         "chunks": len(plan.stages) // len(places_of(plan)),
         **{name: getattr(config, name) for name in ("data", "tensor", "context", "expert", "zero", "recompute")},
+        "shard_group": config.shard_group or config.data,
         "sequence_parallel": config.sequence > 1,
         "offload": config.offload,
         "schedule": plan.schedule,

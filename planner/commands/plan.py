@@ -177,6 +177,9 @@ def _add_choices(parser: argparse.ArgumentParser) -> None:
         "--layers", metavar="equal|N,N,...", help="layers of each stage, or as trainers cut them (with --stages)"
     )
     fixed.add_argument("--zero", type=int, choices=range(4), help="ZeRO stage (FSDP is 2 or 3)")
+    fixed.add_argument(
+        "--shard-group", type=positive, metavar="N", help="data-parallel replicas that divide states under ZeRO (HSDP)"
+    )
     fixed.add_argument("--recompute", choices=RECOMPUTE)
     fixed.add_argument("--offload", choices=OFFLOAD, help="to host memory")
     fixed.add_argument("--precision", choices=PRECISIONS, help="of training (default: the profile's)")

@@ -56,6 +56,7 @@ def configuration(plan: Plan) -> dict[str, object]:
         "microbatch_size": batch.microbatch_size,
         "accumulation": batch.num_microbatches // config.data,
         "zero": config.zero,
+        **({"shard_group": config.shard_group} if config.shard_group else {}),
         **({"offload_optimizer": "cpu"} if config.offload in ("optimizer", "parameters") else {}),
         **({"offload_parameters": "cpu"} if config.offload == "parameters" else {}),
         **({plan.assumptions.precision: True} if plan.assumptions.precision in ("bf16", "fp16") else {}),

@@ -30,6 +30,8 @@ def left_to_you(plan: Plan, form: str) -> list[str]:
     ]
     found += ["sequence parallel norms"] * (config.sequence > 1 and "degrees" not in said)
     found += [f"ZeRO-{config.zero}"] * (config.zero > 0 and "zero" not in said)
+    found += [f"shard groups of {config.shard_group}"] * (config.shard_group > 0 and "zero" not in said)
+    found += ["deepspeed.zero.MiCS_Init around the model"] * (config.shard_group > 0 and form == "deepspeed")
     found += [f"{config.recompute} recompute"] * (config.recompute != "none" and "recompute" not in said)
     found += [f"offload of {config.offload}"] * (config.offload != "none" and "offload" not in said)
     if assumed.precision and ("precision" not in said or assumed.precision == "tf32"):

@@ -64,6 +64,7 @@ def facts(plan: Plan) -> Facts:
         **PRECISIONS.get(plan.assumptions.precision, {}),
         "sequence_parallel": config.sequence > 1,
         "sharded_optimizer": config.zero > 0,
+        "optimizer_instances": config.data // config.shard_group if config.shard_group else False,
         **OPTIMIZERS.get(plan.assumptions.optimizer, {}),
         "overlap": "overlap" in habits and config.data > 1,
         "overlap_gathers": {"overlap", "overlap gathers"} <= habits and config.zero > 0,

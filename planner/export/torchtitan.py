@@ -43,12 +43,12 @@ def files(plan: Plan) -> dict[str, str]:
 def settings(plan: Plan) -> dict[str, object]:
     """Return the values that a recipe's configuration gets, by their path in it."""
     config, replicas = plan.stages[0].config, plan.stages[0].config.data
-    sharded = config.zero > 1
+    shard = (config.shard_group or replicas) if config.zero > 1 else 1
     facts: dict[str, object] = {
         "global_batch": plan.batch.global_size,
         "local_batch": plan.batch.global_size // replicas,
-        "replicate": 1 if sharded else replicas,
-        "shard": replicas if sharded else 1,
+        "replicate": replicas // shard,
+        "shard": shard,
         "reshard": "always" if config.zero == 3 else "never",
         "tensor": config.tensor,
         "sequence_parallel": config.sequence > 1,

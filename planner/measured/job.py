@@ -120,7 +120,7 @@ class MeasuredJob:
     def problem(self, profile: Profile, calibration: Calibration) -> Problem:
         """Return the question that has this job as its one answer."""
         copies = (self.space.data or 1) * (self.space.context or 1)
-        space = replace(self.space, zero=self.space.zero if copies > 1 else 0)
+        space = self.space if copies > 1 else replace(self.space, zero=0, shard_group=None)
         return Problem(
             profile,
             self.machines(calibration),

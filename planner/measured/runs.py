@@ -37,8 +37,8 @@ TRUTH = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no":
 OTHERS = ("microbatch_size", "sequence", "cluster", "peak_memory_gib", "precision", "optimizer", "trainer")
 RUN = ("memory_kind", "network_gbs", "schedule", "layers", "trainer_version", "compile")
 """How a job was run and what its figures are, in addition to what `plan` asks."""
-UNPRICED = {"shard_group": "", "gradient_copies": "1", "lora_rank": "0", "dispatcher": "allgather"}
-"""Columns that are read and not priced, each with the one value that means what is priced; empty: all of `data`."""
+UNPRICED = {"gradient_copies": "1", "lora_rank": "0", "dispatcher": "allgather"}
+"""Columns that are read and not priced, each with the one value that means what is priced."""
 FREE = ("source", "case", "group")
 """Columns whose words are the user's own; so is any other name told by `--by`."""
 COLUMNS = tuple(dict.fromkeys(
@@ -133,9 +133,12 @@ def job_of(cells: Cells, folder: Path) -> MeasuredJob:
     devices, batch = _whole(cells, "devices"), _whole(cells, "batch")
     degrees = {name: _whole(cells, name, 1) for name in ("stages", "chunks", "tensor", "context", "expert")}
     shared = degrees["stages"] * degrees["tensor"] * degrees["context"]
+    data = _whole(cells, "data", max(1, devices // shared))
+    group = _whole(cells, "shard_group", data)
     space = Space(
         **degrees,
-        data=_whole(cells, "data", max(1, devices // shared)),
+        data=data,
+        shard_group=group if group != data else None,
         sequence_parallel=_flag(cells, "sequence_parallel", otherwise=False),
         zero=_whole(cells, "zero", 0, least=0),
         recompute=_word(cells, "recompute", "none"),
@@ -156,9 +159,8 @@ def job_of(cells: Cells, folder: Path) -> MeasuredJob:
 
 def _check_priced(cells: Cells) -> None:
     for name, priced in UNPRICED.items():
-        same = priced or cells.get("data", "")
-        if cells.get(name, same) != same:
-            raise InvalidInput(f"{name} is {cells[name]!r}, which is not priced yet; only {same or 'all of data'} is")
+        if cells.get(name, priced) != priced:
+            raise InvalidInput(f"{name} is {cells[name]!r}, which is not priced yet; only {priced} is")
 
 
 def _trainer(cells: Cells) -> str:

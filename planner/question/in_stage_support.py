@@ -1,8 +1,9 @@
 """What trainers run inside a stage: degrees, ZeRO, recompute, offload.
 
 Sources: torchtitan's `parallel_dims.py` (experts spread over ranks that FSDP, context or tensor parallelism divide, and
-over no replicas), Megatron-LM's arguments, DeepSpeed's `PipelineModule` (ZeRO-2 and 3 without a pipeline only). Leaves
-out how stages follow each other (`planner.question.pipeline_support`).
+over no replicas), Megatron-LM's arguments, DeepSpeed's `PipelineModule` (ZeRO-2 and 3 without a pipeline only) and its
+MiCS, which is a ZeRO-3 (`runtime/zero/mics.py`). Leaves out how stages follow each other
+(`planner.question.pipeline_support`).
 """
 
 from costmodel.stages.config import RECOMPUTE, StageConfig
@@ -21,6 +22,8 @@ def config_refusal(target: str, config: StageConfig, pipelined: bool) -> str:
         return f"{wrong[0]} parallelism" + " within a pipeline" * (pipelined and wrong[0] in alone[0])
     if config.zero not in zeros:
         return f"ZeRO-{config.zero}" + " within a pipeline" * (pipelined and config.zero in alone[1])
+    if target == "deepspeed" and config.shard_group and (config.zero < 3 or config.tensor * config.context > 1):
+        return f"ZeRO-{config.zero} in shard groups of {config.shard_group}, but ZeRO-3 of undivided replicas"
     if target == EXECUTOR and config.zero == 1 and config.tensor > 1:
         return "ZeRO-1 and tensor parallelism together"
     if target == "torchtitan" and config.zero == 0 and config.context * config.tensor % config.expert:

@@ -29,6 +29,8 @@ class Space:
         Tensor-parallel ranks divide norms, dropout and residuals along the sequence.
     zero : int
     recompute, offload : str
+    shard_group : int
+        Replicas that divide states under ZeRO; all of them, or as many as a host has.
     """
 
     stages: int | None = None
@@ -41,6 +43,7 @@ class Space:
     zero: int | None = None
     recompute: str | None = None
     offload: str | None = None
+    shard_group: int | None = None
 
     def to_json(self) -> dict[str, object]:
         """Return what is fixed."""
@@ -93,6 +96,13 @@ class Space:
         if self.zero and data * context == 1:
             raise UsageError(
                 f"--zero {self.zero} shards over data and context ranks, and there is one; give --data, or drop it"
+            )
+        alone = self.shard_group == 1 and (self.context or 1) == 1
+        if self.shard_group and (alone or self.zero == 0 or (self.data and self.data % self.shard_group)):
+            raise UsageError(
+                f"--shard-group {self.shard_group} is how many of the data-parallel replicas divide states under ZeRO, "
+                f"and --data is {self.data or 'open'}, --zero {'open' if self.zero is None else self.zero}; give a "
+                "divisor of --data above 1, with --zero 1, 2 or 3, or drop it"
             )
         if self.offload == "parameters" and self.zero not in (None, 3):
             raise UsageError(

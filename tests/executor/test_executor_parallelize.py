@@ -110,6 +110,23 @@ def test_what_is_gathered_and_scattered_in_a_step_stands_in_the_plan(ranks: Rank
             assert planned["all_gather"][0]
 
 
+@pytest.mark.parametrize(("zero", "schedule"), [(1, "graph-1f1b"), (2, "split"), (3, "graph-1f1b")])
+def test_shard_groups_have_the_gradients_of_one_process(ranks: RankPool, zero: int, schedule: str) -> None:
+    """Groups 2 x 2; ``python -m benchmarks.reliability --only shard-groups`` has 2 x 4, and two stages of 2 x 2."""
+    degrees = {"num_stages": 1, "data": (4,), "zero": (zero,), "shard_group": 2, "num_microbatches": 8}
+    found = ranks.run(jobs.errors, model=LLAMA, how="none", num_steps=2, schedule=schedule, **degrees)[0]
+    assert found["gradient"] <= 1e-5
+
+
+@pytest.mark.parametrize("zero", [2, 3])
+def test_what_shard_groups_gather_and_sum_in_a_step_stands_in_the_plan(ranks: RankPool, zero: int) -> None:
+    degrees = {"num_stages": 1, "data": (4,), "zero": (zero,), "shard_group": 2, "num_microbatches": 8}
+    for rows in ranks.run(jobs.collectives, model=ZOO, **degrees):
+        for counted, planned in rows:
+            assert counted == planned
+            assert planned["all_reduce"][0]
+
+
 @pytest.mark.parametrize(
     "degrees",
     [

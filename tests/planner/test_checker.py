@@ -361,6 +361,7 @@ def line_of(last: dict[str, object], **given: object) -> Plan:
         (line_of({}, microbatch_multiple=2), ("torchtitan", "megatron", "deepspeed")),
         (line_of({}, config=StageConfig(data=2, zero=2)), ("megatron",)),
         (line_of({}, config=StageConfig(data=2, zero=1)), ("torchtitan",)),
+        (line_of({}, config=StageConfig(data=4, zero=1, shard_group=2)), ("torchtitan", "deepspeed")),
         (line_of({}, config=StageConfig(offload="optimizer")), ("torchtitan", "megatron")),
     ],
 )

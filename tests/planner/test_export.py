@@ -132,9 +132,19 @@ def test_megatrons_flags_say_every_degree() -> None:
         assert flag in texts["flags.txt"]
 
 
+def test_shard_groups_are_said_in_each_trainers_words() -> None:
+    titan = export(line_plan(data=4, zero=3, shard_group=2), "torchtitan")["job.toml"]
+    assert "data_parallel_shard_degree = 2" in titan
+    assert "data_parallel_replicate_degree = 2" in titan
+    megatron = export(line_plan(data=4, zero=1, shard_group=2), "megatron")["flags.txt"]
+    assert "--num-distributed-optimizer-instances 2\n" in megatron
+    assert "instances" not in export(line_plan(data=4, zero=1), "megatron")["flags.txt"]
+
+
 @pytest.mark.parametrize(
     ("plan", "form", "reason"),
     [
+        (line_plan(data=4, zero=1, shard_group=2), "deepspeed", "ZeRO-1 in shard groups of 2, but ZeRO-3"),
         (PLAN, "torch-csv", "form no line"),
         (PLAN, "megatron", "form no line"),
         (line_plan(data=2, zero=2), "megatron", "ZeRO-2; torch-csv, torchtitan take it"),

@@ -233,6 +233,22 @@ def test_megatron_fsdp_alone_shards_as_its_strategy_says(tmp_path, trainer, text
 
 
 @pytest.mark.parametrize(
+    ("trainer", "text", "group"),
+    [
+        ("megatron", "--micro-batch-size 1 --use-distributed-optimizer --num-distributed-optimizer-instances 2", 4),
+        ("megatron-bridge", f"{BRIDGE} ddp.use_distributed_optimizer=true "
+         "ddp.num_distributed_optimizer_instances=4", 2),
+        ("megatron", "--micro-batch-size 1 --use-distributed-optimizer", 0),
+        ("torchtitan", "[parallelism]\ndata_parallel_replicate_degree = 2\ndata_parallel_shard_degree = 4\n", 4),
+        ("deepspeed", f'{{{DS}, "zero_optimization": {{"stage": 3, "mics_shard_size": 2}}}}', 2),
+    ],
+)  # fmt: skip
+def test_shard_groups_of_a_job_are_carried(tmp_path, trainer, text, group):
+    plan, _ = told(tmp_path, trainer, text)
+    assert plan.stages[0].config.shard_group == group
+
+
+@pytest.mark.parametrize(
     ("section", "key"),
     [
         ('"bf16": {"enabled": true, "bf16_optimizer_states": true}', "bf16.bf16_optimizer_states"),

@@ -93,12 +93,13 @@ class Build:
 
     def whole_work_ns(self, degrees: Degrees, groups: StageGroups) -> tuple[int, int]:
         """Return what all operators take together of F, and of I and W: one of each kind is priced."""
-        if (degrees, groups) not in self._works:
-            self._works[degrees, groups] = self._whole_work_ns(degrees, groups)
-        return self._works[degrees, groups]
+        inside = (degrees, groups.tensor, groups.context, groups.expert)
+        if inside not in self._works:
+            self._works[inside] = self._whole_work_ns(degrees, groups)
+        return self._works[inside]
 
     @cached_property
-    def _works(self) -> dict[tuple[Degrees, StageGroups], tuple[int, int]]:
+    def _works(self) -> dict[object, tuple[int, int]]:
         return {}
 
     def _whole_work_ns(self, degrees: Degrees, groups: StageGroups) -> tuple[int, int]:

@@ -4,7 +4,9 @@ Data parallel: buckets summed while the last micro-batch's backward runs (Li et 
 section 3.2.3), all at once where nothing hides them; each message pays its latency. ZeRO-1: a reduce-scatter, then an
 all-gather of stepped parameters (Rajbhandari et al., 2020, section 7). ZeRO-2: gradients are scattered after every
 micro-batch, as none stays whole. ZeRO-3 and FSDP: parameters are gathered for each forward and again for each backward,
-then dropped (Zhao et al., PyTorch FSDP, VLDB 2023, section 3.2). Offload: gradients go to the host, which steps and
+then dropped (Zhao et al., PyTorch FSDP, VLDB 2023, section 3.2). Shard groups smaller than all copies: each does so
+by itself, and once a step ranks that have the same part sum it among groups (section 3.2.2 there, hybrid sharding;
+Zhang et al., MiCS, VLDB 2022). Offload: gradients go to the host, which steps and
 sends parameters back (Ren et al., ZeRO-Offload, 2021). Leaves out clipping by a global norm.
 """
 
@@ -56,9 +58,13 @@ class Overlap:
 
 @dataclass(frozen=True, slots=True)
 class Copies:
-    """One kind of weights (dense, or experts') with the ranks that hold copies; bytes before states are sharded."""
+    """One kind of weights (dense, or experts') with the ranks that hold copies; bytes before states are sharded.
+
+    `across` are those that hold the same part, one of each shard group.
+    """
 
     ranks: Ranks
+    across: Ranks
     weights: int
     trainable: int
 
@@ -80,6 +86,10 @@ class Collectives:
         collective = reduce_scatter_ns if zero else all_reduce_ns
         return self._ns(collective, copies.ranks, self.gradient_bytes(copies), num_parts)
 
+    def across_ns(self, copies: Copies, num_parts: int) -> int:
+        """Time in which shard groups sum the part of the gradients that each of their ranks has summed."""
+        return self._ns(all_reduce_ns, copies.across, ceil(self.gradient_bytes(copies), len(copies.ranks)), num_parts)
+
     def gather_ns(self, copies: Copies, num_parts: int) -> int:
         """Time in which all parameters are gathered for use."""
         return self._ns(all_gather_ns, copies.ranks, copies.weights, num_parts)
@@ -92,6 +102,12 @@ class Collectives:
         """Return the least time of a collective of these bytes in this number of parts, rounded as it is."""
         rate = best_rate(self._cluster, name, copies.ranks)
         return max(0.0, (size_bytes - num_parts) * rate - num_parts)
+
+    def least_across_ns(self, copies: Copies, num_parts: int) -> float:
+        """Return the least time of sums among shard groups in this number of parts."""
+        size = copies.trainable // len(copies.ranks)
+        rate = best_rate(self._cluster, "all_reduce", copies.across)
+        return max(0.0, (size - num_parts) * rate - num_parts)
 
     def _ns(self, collective: Collective, ranks: Ranks, size_bytes: int, num_parts: int) -> int:
         """Return the time of the parts, one after the other: each pays its latency."""

@@ -29,9 +29,12 @@ class StageGroups:
     ----------
     tensor, context, expert : tuple of int
     replicas : tuple of int
-        Ranks that hold the same part of the weights (data and context), over which gradients are summed.
+        Ranks that hold the same part of the weights (data and context) and divide its states under ZeRO: all of them,
+        or a shard group. They sum gradients.
     expert_replicas : tuple of int
-        Those that hold the same experts.
+        Those of them that hold the same experts.
+    across : tuple of int
+        Ranks that hold the same part of the states, one of each shard group: they sum what their groups have summed.
     """
 
     tensor: Ranks
@@ -39,6 +42,7 @@ class StageGroups:
     expert: Ranks
     replicas: Ranks
     expert_replicas: Ranks
+    across: Ranks
 
 
 class GroupFinder:
@@ -46,7 +50,7 @@ class GroupFinder:
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
-        self._known: dict[tuple[Ranks, int, int, int], StageGroups] = {}
+        self._known: dict[tuple[Ranks, int, int, int, int], StageGroups] = {}
 
     def of(self, ranks: Sequence[int], config: StageConfig) -> StageGroups:
         """Return the groups of a stage.
@@ -61,7 +65,7 @@ class GroupFinder:
                 f"{len(ranks)} ranks for data {config.data} x tensor {config.tensor} x context {config.context}; "
                 "their product is the number of a stage's ranks"
             )
-        key = (tuple(ranks), config.tensor, config.context, config.expert)
+        key = (tuple(ranks), config.tensor, config.context, config.expert, config.num_sharers)
         if key not in self._known:
             Degrees.of(config, False)  # experts that the copies do not divide have no groups
             alike = (self.canonical(ranks), *key[1:])  # so do their groups lie on the links
@@ -70,14 +74,17 @@ class GroupFinder:
             self._known[key] = self._known[alike]
         return self._known[key]
 
-    def _groups(self, ranks: Ranks, tensor: int, context: int, expert: int) -> StageGroups:
+    def _groups(self, ranks: Ranks, tensor: int, context: int, expert: int, sharers: int) -> StageGroups:
         copies = [ranks[i::tensor] for i in range(tensor)]
+        shards = [row[i : i + sharers] for row in copies for i in range(0, len(row), sharers)]
+        several = len(shards) > tensor
         return StageGroups(
             self._slowest(ranks[i : i + tensor] for i in range(0, len(ranks), tensor)),
             self._slowest(row[i : i + context] for row in copies for i in range(0, len(row), context)),
             self._slowest(row[i : i + expert] for row in copies for i in range(0, len(row), expert)),
-            self._slowest(copies),
-            self._slowest(row[i::expert] for row in copies for i in range(expert)),
+            self._slowest(shards),
+            self._slowest(row[i::expert] for row in shards for i in range(expert)),
+            self._slowest(row[i::sharers] for row in copies for i in range(sharers)) if several else ranks[:1],
         )
 
     def _slowest(self, groups: Iterable[Ranks]) -> Ranks:

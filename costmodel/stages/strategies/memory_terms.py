@@ -172,7 +172,8 @@ class MemoryModel:
     def _communicators(self, sharding: StageSharding) -> int:
         """Return what NCCL takes for the groups in which a stage's rank sums and gathers, at most."""
         groups = sharding.groups
-        kinds = sum(len(group) > 1 for group in (groups.tensor, groups.context, groups.expert, groups.replicas))
+        own = (groups.tensor, groups.context, groups.expert, groups.replicas, groups.across)
+        kinds = sum(len(group) > 1 for group in own)
         return kinds * COMMUNICATOR_BYTES * self.build.cuda
 
     def _summed_in_units(self, sharding: StageSharding, kept_bytes: int) -> int:

@@ -96,6 +96,11 @@ class StageSharding:
 def copies_of(weights: Weights, groups: StageGroups, operators: Sequence[int]) -> tuple[Copies, Copies]:
     """Return operators' dense weights and experts' with the ranks that hold copies."""
     return (
-        Copies(groups.replicas, weights.dense.over(operators), weights.trainable.over(operators)),
-        Copies(groups.expert_replicas, weights.experts.over(operators), weights.trainable_experts.over(operators)),
+        Copies(groups.replicas, groups.across, weights.dense.over(operators), weights.trainable.over(operators)),
+        Copies(
+            groups.expert_replicas,
+            groups.across,
+            weights.experts.over(operators),
+            weights.trainable_experts.over(operators),
+        ),
     )

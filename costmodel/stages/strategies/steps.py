@@ -78,9 +78,10 @@ class StepTimes:
         reduce_ns = optimizer_ns = 0
         for copies in sharding.copies:
             known, num_ranks = self._collectives, len(copies.ranks)
-            if zero < SCATTERED:
-                parts = self._num_buckets(self.overlap, known.gradient_bytes(copies), num_ranks)
-                reduce_ns += self.overlap.exposed_ns(known.reduce_ns(copies, zero, parts), times.backward, parts)
+            parts = self._num_buckets(self.overlap, known.gradient_bytes(copies), num_ranks)
+            summed = known.reduce_ns(copies, zero, parts) if zero < SCATTERED else 0
+            summed += known.across_ns(copies, parts)
+            reduce_ns += self.overlap.exposed_ns(summed, times.backward, parts)
             if zero in (1, SCATTERED):
                 parts = self._num_buckets(self.gathers, copies.trainable, num_ranks)
                 optimizer_ns += known.gather_stepped_ns(copies, parts)
@@ -132,9 +133,11 @@ class StepTimes:
         """
         least, found = self._collectives.least_ns, 0.0
         for each in trained:
-            if zero < SCATTERED and alone:
+            if alone:
                 name = "reduce_scatter" if zero else "all_reduce"
-                found += least(name, each, each.trainable, num_stages) * self.overlap.least_exposed
+                summed = least(name, each, each.trainable, num_stages) if zero < SCATTERED else 0.0
+                summed += self._collectives.least_across_ns(each, num_stages)
+                found += summed * self.overlap.least_exposed
             if zero in (1, SCATTERED) and self.build.training.optimizer != "none":
                 found += least("all_gather", each, each.trainable, num_stages)
         return max(0, int(found) - num_stages)

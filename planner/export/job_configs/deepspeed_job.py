@@ -51,6 +51,7 @@ def deepspeed_job(facts: Facts, graph: OperatorGraph, given_world: int) -> Today
         zero=zero if data * context > 1 else 0,
         recompute="full" if _interval(facts, places) else "none",
         offload=_offload(facts, zero),
+        shard_group=_shard_group(facts, data, zero),
     )
     return TodaysJob(
         "deepspeed",
@@ -65,6 +66,17 @@ def deepspeed_job(facts: Facts, graph: OperatorGraph, given_world: int) -> Today
         _optimizer(facts),
         _habits(facts),
     )
+
+
+def _shard_group(facts: Facts, data: int, zero: int) -> int:
+    """Return how many replicas MiCS shards over: all where it is not on."""
+    if zero < 3:
+        facts.leave("shard_group", "MiCS is a ZeRO-3")
+        return data
+    size = facts.count("shard_group", -1, -1)
+    if size > 0 and data % size:
+        facts.fail("shard_group", f"it does not divide {data} replicas")
+    return size if size > 0 else data
 
 
 def _batch(facts: Facts, world: int, inside: int) -> tuple[int, int, int]:

@@ -53,6 +53,7 @@ def megatron_job(facts: Facts, graph: OperatorGraph, given_world: int, unsaid: s
         zero=_zero(facts) if data * context > 1 else 0,
         recompute=_recompute(facts),
         offload="optimizer" if facts.flag("offload_optimizer") else "none",
+        shard_group=_shard_group(facts, data),
     )
     rows = _rows(facts, graph, places)
     if batch % (size * data):
@@ -88,6 +89,14 @@ def _zero(facts: Facts) -> int:
         facts.leave("sharding", "Megatron-FSDP alone reads it, and is not on")
         return sharded
     return max(SHARDING[facts.text("sharding", "no_shard", SHARDING)], sharded)
+
+
+def _shard_group(facts: Facts, data: int) -> int:
+    """Return how many replicas share one instance of the distributed optimizer."""
+    instances = facts.count("optimizer_instances", 1, 1)
+    if data % instances:
+        facts.fail("optimizer_instances", f"it does not divide {data} replicas")
+    return data // instances
 
 
 def _recompute(facts: Facts) -> str:

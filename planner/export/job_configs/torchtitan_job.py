@@ -67,9 +67,10 @@ def torchtitan_job(facts: Facts, graph: OperatorGraph, given_world: int, folder:
         sequence=tensor if facts.flag("sequence_parallel", True) and tensor > 1 else 1,
         context=context,
         expert=expert_degree(facts, tensor),
-        zero=_zero(facts, shard * context, copies, places),
+        zero=_zero(facts, shard * context, places),
         recompute=facts.text("recompute", "selective", ("selective", "full", "none")),
         offload="parameters" if facts.flag("cpu_offload") else "none",
+        shard_group=shard,
     )
     size, batch = _batch(facts, data, places)
     check_reach(world, batch, size)
@@ -90,13 +91,11 @@ def torchtitan_job(facts: Facts, graph: OperatorGraph, given_world: int, folder:
     )
 
 
-def _zero(facts: Facts, shard: int, copies: int, places: int) -> int:
+def _zero(facts: Facts, shard: int, places: int) -> int:
     reshard = facts.text("reshard", "default", ("default", *NO_RESHARD))
     if shard == 1:
         facts.leave("reshard", "nothing is sharded")
         return 0
-    if copies > 1:
-        facts.leave("replicate", "copies are counted as replicas, and states as sharded over all of them")
     return NO_RESHARD.get(reshard, 2 if places > 1 else 3)
 
 

@@ -193,7 +193,8 @@ class FirstPlans:
         pipeline = rows.places, rows.chunks, rows.device_permutation
         keys = rows.tensor, rows.context, rows.expert, rows.data, rows.size, *pipeline
         # full recompute after every ZeRO, offload after all: the first of a shape is the plainest
-        plain = np.lexsort((rows.zero[fits], rows.recompute[fits], rows.offload[fits]))
+        # a host's replicas divide states only where that is estimated to be faster
+        plain = np.lexsort((rows.shard_group[fits] == 0, rows.zero[fits], rows.recompute[fits], rows.offload[fits]))
         first, _ = distinct(*(column[fits][plain] for column in keys))
         chosen = fits[plain[first]]
         yield from chosen[np.argsort(table.step_ns[chosen], kind="stable")].tolist()

@@ -105,7 +105,9 @@ def _dealt(prepared: PreparedProblem, found: Candidate, number: int) -> list[ran
     The longest of what stages take is the least, each on devices that follow each other in the order, whose slowest one
     sets its pace; devices that serve nothing stay idle.
     """
-    family = Family(replace(found.places[0].config, data=1), found.microbatch_size, device_permutation=number)
+    family = Family(
+        replace(found.places[0].config, data=1, shard_group=0), found.microbatch_size, device_permutation=number
+    )
     cuts, speeds = prepared.cuts(family), np.array(prepared.families.speeds(family))
     works, closings = by_stage(found.partition, cuts.paces_ns), by_stage(found.partition, cuts.closing_ns)
     count, size = prepared.problem.global_batch // found.microbatch_size, len(speeds)
@@ -140,6 +142,6 @@ def _places(
 ) -> tuple[StagePlacement, ...]:
     """Return the places of stages that get these positions in an order of the ranks."""
     return tuple(
-        StagePlacement(replace(place.config, data=len(row)), tuple(order[row.start : row.stop]))
+        StagePlacement(replace(place.config, data=len(row), shard_group=0), tuple(order[row.start : row.stop]))
         for place, row in zip(places, dealt, strict=True)
     )

@@ -193,7 +193,7 @@ def _nearest(old: Plan, prepared: PreparedProblem) -> list[Family]:
     """Return families into whose places the old cut goes, the least different first, then those with most devices."""
     stage, problem, num_stages = old.stages[0], prepared.problem, len(old.stages)
     chunks = num_stages // _num_places(old)
-    names = ("tensor", "sequence", "context", "expert", "zero", "recompute", "offload")
+    names = ("tensor", "sequence", "context", "expert", "zero", "shard_group", "recompute", "offload")
 
     def differences(family: Family) -> tuple[int, ...]:
         unlike = [getattr(family.config, name) != getattr(stage.config, name) for name in names]

@@ -154,8 +154,28 @@ class FamilySpace:
     def _chosen_with(self, config: StageConfig) -> Iterator[StageConfig]:
         several = config.data * config.context > 1
         for choice in self.choices:
-            if several or choice.zero == 0:
-                yield replace(config, zero=choice.zero, recompute=choice.recompute, offload=choice.offload)
+            chosen = replace(config, zero=choice.zero, recompute=choice.recompute, offload=choice.offload)
+            if choice.zero == 0:
+                yield chosen
+            elif several:
+                yield from (replace(chosen, shard_group=group) for group in self.shard_groups(config))
+
+    def shard_groups(self, config: StageConfig) -> tuple[int, ...]:
+        """Return how many replicas may divide states under ZeRO: the number fixed, or all (0), and a host's share.
+
+        What no network joins is taken for a host. A smaller group holds more and sends over the same links.
+        """
+        fixed = self.problem.space.shard_group
+        within, left = divmod(self.scaleup_devices, config.tensor * config.context)
+        shares = within and not left and within < config.data
+        found = (fixed,) if fixed else (0, within) if shares else (0,)
+        return tuple(group for group in found if _may_share(config, group))
+
+    @cached_property
+    def scaleup_devices(self) -> int:
+        """Devices that no network joins, at most; 0 where it joins all, or none."""
+        machines = self.problem.machines
+        return max((link.group for link in machines.groups if machines.link_kind(link) != "network"), default=0)
 
     @cached_property
     def single_replicas(self) -> tuple[Family, ...]:
@@ -218,7 +238,8 @@ class FamilySpace:
     @cached_property
     def choices(self) -> tuple[StageConfig, ...]:
         """ZeRO, recompute and offload as they go together."""
-        zeros = [zero for zero in range(4) if self.problem.space.allows("zero", zero)]
+        space = self.problem.space
+        zeros = [zero for zero in range(4) if space.allows("zero", zero) and (zero or not space.shard_group)]
         rows = product(zeros, self._values("recompute", RECOMPUTE), self._values("offload", OFFLOAD))
         found = (StageConfig(zero=zero, recompute=recompute, offload=offload) for zero, recompute, offload in rows)
         return tuple(filter(_is_sensible, found))
@@ -357,6 +378,12 @@ class FamilySpace:
     def microbatches_per_replica(self, family: Family) -> int:
         """Return how many micro-batches one replica works on."""
         return self.problem.global_batch // (family.microbatch_size * family.config.data)
+
+
+def _may_share(config: StageConfig, group: int) -> bool:
+    """Whether so many of a stage's replicas may divide states; 0 for all."""
+    ranks = group * config.context
+    return not group or (config.data % group == 0 and ranks > 1 and ranks % config.expert == 0)
 
 
 def _is_sensible(config: StageConfig) -> bool:

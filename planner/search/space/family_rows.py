@@ -31,6 +31,8 @@ class FamilyRows:
         Row of `LinePrices`.
     tensor, sequence, context, expert, data, size, count, places, chunks, zero : array of int
         ``size`` samples a micro-batch, ``count`` of them on each replica.
+    shard_group : array of int
+        Replicas that divide states under ZeRO; 0 for all.
     recompute, offload, device_permutation : array of int
         Positions in `RECOMPUTE`, `OFFLOAD`, and in `FamilySpace.device_permutations`.
     """
@@ -46,6 +48,7 @@ class FamilyRows:
     places: Ints
     chunks: Ints
     device_permutation: Ints
+    shard_group: Ints
     zero: Ints
     recompute: Ints
     offload: Ints
@@ -57,6 +60,11 @@ class FamilyRows:
     def ranks(self) -> Ints:
         """Ranks of one place."""
         return self.tensor * self.context * self.data
+
+    @cached_property
+    def sharers(self) -> Ints:
+        """Ranks that divide states under ZeRO."""
+        return np.where(self.shard_group > 0, self.shard_group, self.data) * self.context
 
     @cached_property
     def num_stages(self) -> Ints:

@@ -28,6 +28,10 @@ EAGER = frozenset({"eager-1f1b", "graph-eager-1f1b"})
 """Schedules under which compute waits for no message that is shorter than it."""
 
 
+WORTH = 0.995
+"""Part of its step that a family has left at most where a smaller group of replicas divides its states."""
+
+
 class TableSetting(Protocol):
     """What a table takes of a prepared problem (`planner.search.state.prepared.PreparedProblem`)."""
 
@@ -78,16 +82,22 @@ class FamilyTable:
                 count = problem.global_batch // (size * config.data)
                 number = self._divisions.setdefault((division, size), len(self._divisions))
                 head = (number, *division, config.data, size, count)
+                groups = families.shard_groups(config)
+                ends = [(groups[0], groups[-1])] if groups else []
                 for places in self._numbers_of_places(config):
                     for chunks in families.chunks_of(places):
                         if chunks == 1 or count >= places:
-                            found += [(*head, places, chunks, index) for index in permutations]
-        table = np.array(found, dtype=np.int64).reshape(-1, 11)
+                            found += [(*head, places, chunks, index, *each) for each in ends for index in permutations]
+        table = np.array(found, dtype=np.int64).reshape(-1, 13)
         choices = np.array(self._choices(), dtype=np.int64).reshape(-1, 3)
         whole, own = np.repeat(table, len(choices), axis=0), np.tile(choices, (len(table), 1))
-        rows = FamilyRows(*whole.T, *own.T)
-        several = rows.data * rows.context > 1
-        return rows.where((rows.zero == 0) | several)
+        several = whole[:, 3] * whole[:, 5] > 1
+        whole, own = (part[(own[:, 0] == 0) | several] for part in (whole, own))
+        self._twin_of = np.flatnonzero((own[:, 0] > 0) & (whole[:, -1] != whole[:, -2]))
+        twins = whole[self._twin_of]
+        twins[:, -2] = twins[:, -1]
+        whole, own = np.concatenate([whole, twins]), np.concatenate([own, own[self._twin_of]])
+        return FamilyRows(*whole.T[:-1], *own.T)
 
     def _numbers_of_places(self, config: StageConfig) -> list[int]:
         """Return the most places, and fewer that use more than half of the devices: divisors and powers of two."""
@@ -142,6 +152,13 @@ class FamilyTable:
         self.step_ns = np.where(faster, light.step_ns, known.step_ns)
         self.split_ns = np.where(faster, light.split_ns, known.split_ns)
         self.memory_bytes = of(self.cuts).memory_bytes
+        self._drop_groups()
+
+    def _drop_groups(self) -> None:
+        """Have groups fit nowhere that are not estimated to gain over all replicas, which hold less."""
+        if number := len(self._twin_of):
+            gains = self.step_ns[-number:] < WORTH * self.step_ns[self._twin_of]
+            self.memory_bytes[-number:] = np.where(gains, self.memory_bytes[-number:], np.nan)
 
     def _cut(self) -> EvenCuts:
         """Cut the line evenly for each way to spread work, number of stages and permutation of unlike devices.
@@ -189,6 +206,7 @@ class FamilyTable:
             int(rows.zero[row]),
             RECOMPUTE[rows.recompute[row]],
             OFFLOAD[rows.offload[row]],
+            shard_group=int(rows.shard_group[row]),
         )
         return Family(config, int(rows.size[row]), int(rows.chunks[row]), int(rows.device_permutation[row]))
 

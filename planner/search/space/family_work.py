@@ -155,7 +155,8 @@ class Families(FamilySpace):
     def _updates_ns(self, family: Family, num_places: int) -> list[int]:
         """Return the least time of the optimizer's steps on stages of each device type, which share the model."""
         config = family.config
-        key = config.data, config.tensor, config.context, config.expert, config.zero, config.offload, num_places
+        key = (config.data, config.tensor, config.context, config.expert, config.zero, config.shard_group,
+               config.offload, num_places)  # fmt: skip
         if key not in self._updates:
             ranks, models = tuple(range(family.devices_per_stage)), self.models(family.microbatch_size)
             self._updates[key] = [model.least_update_ns(config, ranks, num_places) for model in models]

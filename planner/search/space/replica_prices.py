@@ -74,14 +74,15 @@ class ReplicaPrices:
 
     def __init__(self, problem: Problem, model: StrategyModel, rows: FamilyRows) -> None:
         self._problem, self._model, self._rows, self._training = problem, model, rows, problem.training
-        self._copies = rows.data * rows.context
+        self._copies = rows.sharers
         self._expert_copies = np.maximum(1, self._copies // rows.expert)
-        self._groups, self._group_of = self._numbered(rows.tensor)
-        self._expert_groups, self._expert_group_of = self._numbered(rows.tensor * rows.expert)
+        ends = rows.tensor * rows.sharers
+        self._groups, self._group_of = self._numbered(ends, rows.tensor)
+        self._expert_groups, self._expert_group_of = self._numbered(ends, rows.tensor * rows.expert)
+        self._across, self._across_of = self._numbered(rows.ranks, ends)
 
-    def _numbered(self, stride: Ints) -> tuple[list[tuple[int, ...]], Ints]:
+    def _numbered(self, ends: Ints, stride: Ints) -> tuple[list[tuple[int, ...]], Ints]:
         """Return the distinct groups of ranks that hold copies, and each row's."""
-        ends = self._rows.tensor * self._copies
         first, number = distinct(ends, stride)
         keys = zip(ends[first].tolist(), stride[first].tolist(), strict=True)
         return [tuple(range(0, end, step)) for end, step in keys], number
@@ -120,7 +121,8 @@ class ReplicaPrices:
         zero, overlap = self._rows.zero, self._model.overlap
         parts = self._num_buckets(overlap, weights.all_trained * self._wider)
         scattered, whole = (self._reduce_ns(each, weights, parts) for each in (reduce_scatter_ns, all_reduce_ns))
-        exposed = _exposed(overlap, np.where(zero > 0, scattered, whole), backward, parts) * (zero < SCATTERED)
+        summed = np.where(zero > 0, scattered, whole) * (zero < SCATTERED) + self._across_ns(weights, parts)
+        exposed = _exposed(overlap, summed, backward, parts)
         if self._training.optimizer == "none":
             return exposed
         parts = self._num_buckets(self._model.overlap_of_gathers, weights.all_trained)
@@ -185,6 +187,13 @@ class ReplicaPrices:
 
     def _reduce_ns(self, collective: Collective, weights: StageWeights, parts: Floats) -> Floats:
         return self._both_ns(collective, weights.trained * self._wider, weights.trained_experts * self._wider, parts)
+
+    def _across_ns(self, weights: StageWeights, parts: Floats) -> Floats:
+        """Return the time in which shard groups sum what each of their ranks has summed."""
+        if not self._rows.shard_group.any():
+            return np.zeros(len(parts))
+        size = (weights.trained / self._copies + weights.trained_experts / self._expert_copies) * self._wider
+        return self._collective_ns(all_reduce_ns, self._across, self._across_of, size / parts) * parts
 
     def _both_ns(self, collective: Collective, dense: Floats, experts: Floats, parts: Floats) -> Floats:
         """Return the time of `parts` messages one after the other, of dense weights and of experts'."""

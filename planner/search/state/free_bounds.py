@@ -66,7 +66,7 @@ class FreeBounds:
         """
         config = family.config
         key = (config.data, config.tensor, config.context, config.expert, config.sequence, config.zero, config.offload,
-               family.microbatch_size, family.chunks, family.split, num_places)  # fmt: skip
+               config.shard_group, family.microbatch_size, family.chunks, family.split, num_places)  # fmt: skip
         if key not in self._bounds:
             self._bounds[key] = self._families.dropped.bound(partial(self._bound_ns, family, num_places))
         return self._bounds[key]
@@ -148,7 +148,8 @@ class FreeBounds:
         if config.tensor * config.context * config.expert > 1 or not self._as_profiled or self._pinned.places:
             return 0
         places = num_places or self._families.max_pipeline_stages(family)
-        key = family.microbatch_size, config.data, config.zero > 0, config.offload, places
+        sharers = config.num_sharers if config.zero else 1
+        key = family.microbatch_size, config.data, sharers, config.offload, places
         if key not in self._packed:
             count, cuts = self._families.microbatches_per_replica(family), self._cuts(family)
             adding = family.microbatch_size, count > 1

@@ -172,6 +172,7 @@ def layered_plan(
     data: Sequence[int] = (),
     tensor: Sequence[int] = (),
     zero: Sequence[int] = (),
+    shard_group: int = 0,
     schedule: str = "graph-1f1b",
     num_microbatches: int = 4,
     behind: str = "",
@@ -201,7 +202,11 @@ def layered_plan(
         ranks=[tuple(range(start, start + number)) for start, number in zip(starts, data, strict=True)],
         configs=[
             StageConfig(
-                data=d, expert=expert, zero=z, recompute="full" if schedule == "recompute" and s % 2 == 0 else "none"
+                data=d,
+                expert=expert,
+                zero=z,
+                recompute="full" if schedule == "recompute" and s % 2 == 0 else "none",
+                shard_group=shard_group,
             )
             for s, (d, z) in enumerate(zip(data, zero, strict=True))
         ],
@@ -263,9 +268,10 @@ class Counting(TorchDispatchMode):
             if name.startswith("c10d::") and name.endswith(f"{kind.replace('all_', 'all')}_base_"):
                 self.found[kind][0] += 1
                 self.found[kind][1] += args[whole].nbytes
-        if name.startswith("_c10d_functional::all_reduce"):
+        if name.startswith(("_c10d_functional::all_reduce", "c10d::allreduce_")):
+            summed = args[0] if isinstance(args[0], torch.Tensor) else args[0][0]  # of lanes, and of shard groups
             self.found["all_reduce"][0] += 1
-            self.found["all_reduce"][1] += args[0].nbytes
+            self.found["all_reduce"][1] += summed.nbytes
         return func(*args, **(kwargs or {}))
 
 

@@ -103,6 +103,6 @@ def closings_of_atoms(cuts: FamilyPartitions) -> list[int]:
     if not steps or config.offload != "none" or len(set(problem.device_names)) > 1:
         return [0] * len(atoms)
     total = sum(p.size_bytes for p in graph.parameters if p.trainable)
-    shards = config.data if config.zero else 1
+    shards = config.num_sharers if config.zero else 1
     sizes = [max(0, size - shards * (shards > 1)) for size in atoms.trained_bytes]
     return [whole.optimizer_ns * size // (total * shards) if size else 0 for size in sizes]

@@ -39,7 +39,7 @@ def held(cuts: FamilyPartitions) -> tuple[Held, ...]:
 def _parameters(cuts: FamilyPartitions) -> Iterator[Held]:
     """Yield what each parameter takes on one rank with its gradient and states, once a stage; rounded down."""
     problem, atoms, config = cuts.evaluator.problem, cuts.atoms, cuts.family.config
-    graph, copies = problem.profile.graph, config.data * config.context
+    graph, copies = problem.profile.graph, config.num_sharers
     readers: dict[str, set[int]] = {}
     for position, operator in enumerate(graph.operators):
         for name in operator.parameters:
