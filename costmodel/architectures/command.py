@@ -46,6 +46,7 @@ def make(
     trainer: str = "",
     calibration: Calibration | None = None,
     source: str = "",
+    lora_rank: int = 0,
 ) -> tuple[Profile, Facts]:
     """Return the profile of a model by name, and what there is to say about it.
 
@@ -67,20 +68,24 @@ def make(
         Rates in place of the published ones.
     source : str
         One of `SOURCES`; by default described where that is possible.
+    lora_rank : int
+        Of the adapters of a described model's layers, which train alone; 0 for none.
 
     Raises
     ------
     UsageError
-        When no such model is known, or it does not have the source; says what is.
+        When no such model is known, or it does not have the source or is not adapted; says what is.
     InvalidInput
         When a config.json cannot be read, or a module cannot be captured.
     """
+    if lora_rank:
+        _check_adapted(name, source)
     if name == "nasnet" or name.startswith("random:"):
         _check_source(name, source, (DESCRIBED,))
         profile = generate(name)
         return profile, {**_facts_of(profile), "source": "generated"}
     said: Facts = {"trainer": trainer} if trainer else {}
-    known = _described(name, microbatch_sizes, sequence, precision or DEFAULT_PRECISION, source)
+    known = _described(name, microbatch_sizes, sequence, precision or DEFAULT_PRECISION, source, lora_rank)
     if known is None:
         spec = f"zoo:{name}" if name.partition(":")[0] in NAMES else name
         kept = precision if _is_function(spec) else precision or DEFAULT_PRECISION
@@ -97,7 +102,7 @@ def make(
 
 
 def _described(
-    name: str, microbatch_sizes: Sequence[int], sequence: int, precision: str, source: str
+    name: str, microbatch_sizes: Sequence[int], sequence: int, precision: str, source: str, lora_rank: int
 ) -> Description | None:
     """Return a model's description; None where it is to be captured, or cannot be described and can be captured."""
     if name.partition(":")[0] in ("zoo", *NAMES) or _is_function(name):
@@ -108,11 +113,19 @@ def _described(
     elif source == CAPTURED:
         return None
     try:
-        return describe(name, microbatch_sizes, sequence, precision)
+        return describe(name, microbatch_sizes, sequence, precision, lora_rank)
     except NotDescribed:
-        if source == DESCRIBED or not (find_spec("torch") and find_spec("transformers")):
+        if lora_rank or source == DESCRIBED or not (find_spec("torch") and find_spec("transformers")):
             raise
     return None
+
+
+def _check_adapted(name: str, source: str) -> None:
+    if source == CAPTURED or not (_is_config(name) or name in {row.id for row in rows()}):
+        raise UsageError(
+            f"--lora-rank adapts what is described, an id of the table or a config.json, and {name!r} is not: leave it "
+            "out; in a module:function, frozen parameters have requires_grad_(False)"
+        )
 
 
 def _is_config(name: str) -> bool:
@@ -131,19 +144,20 @@ def _check_source(name: str, source: str, there: Sequence[str]) -> None:
 
 
 def describe(
-    name: str, microbatch_sizes: Sequence[int] = (1,), sequence: int = 0, precision: str = "bf16"
+    name: str, microbatch_sizes: Sequence[int] = (1,), sequence: int = 0, precision: str = "bf16", lora_rank: int = 0
 ) -> Description:
     """Return the description of an id of the table or of a config.json."""
     if name.endswith(".json") or os.path.isfile(name):
         return describe_config(
-            _label(name), read_config(name), tokens=sequence, precision=precision, microbatch_sizes=microbatch_sizes
-        )
+            _label(name), read_config(name), tokens=sequence, precision=precision, microbatch_sizes=microbatch_sizes,
+            lora_rank=lora_rank,
+        )  # fmt: skip
     if name not in {row.id for row in rows()}:
         _refuse(name)
     row = find(name)
     return describe_config(
         row.id, row.config(), tokens=sequence, precision=precision, microbatch_sizes=microbatch_sizes,
-        not_counted=row.not_counted, source=row.source, note=row.note,
+        not_counted=row.not_counted, source=row.source, note=row.note, lora_rank=lora_rank,
     )  # fmt: skip
 
 

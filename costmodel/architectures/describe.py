@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from math import prod
 
 from costmodel import limits
+from costmodel.architectures.adapters import AdaptedLayers
 from costmodel.architectures.builder import PRECISIONS
 from costmodel.architectures.configs import Config
 from costmodel.architectures.layer_operators import LayerOperators
@@ -69,6 +70,7 @@ def describe_config(
     not_counted: Sequence[str] = (),
     source: str = "",
     note: str = "",
+    lora_rank: int = 0,
 ) -> Description:
     """Return the model that a configuration describes.
 
@@ -84,6 +86,8 @@ def describe_config(
     microbatch_sizes : sequence of int
     not_counted : sequence of str
         Beginnings of names of parameters, or rows of one (``name[start:]``), that the published count leaves out.
+    lora_rank : int
+        Of the adapters that train alone; 0 for a model that trains whole.
 
     Raises
     ------
@@ -91,7 +95,7 @@ def describe_config(
         When a flag's value cannot be meant; when shapes contradict each other.
     """
     tokens = tokens_of(config, tokens)
-    graph = _graph(name, config, tokens, precision, tuple(microbatch_sizes))
+    graph = _graph(name, config, tokens, precision, tuple(microbatch_sizes), lora_rank)
     outside = (*not_counted, *_prediction_layers(config))
     numbers = {p.name: count(p) - _left_out(p, outside) for p in graph.parameters}
     total = sum(numbers.values())
@@ -101,11 +105,14 @@ def describe_config(
     )  # fmt: skip
 
 
-def _graph(name: str, config: Config, tokens: int, precision: str, microbatch_sizes: tuple[int, ...]) -> OperatorGraph:
+def _graph(
+    name: str, config: Config, tokens: int, precision: str, microbatch_sizes: tuple[int, ...], lora_rank: int
+) -> OperatorGraph:
     if precision not in PRECISIONS:
         raise UsageError(f"--precision {precision!r}; allowed are {', '.join(PRECISIONS)}")
     _check_shapes(config)
-    builder = LayerOperators(name, PRECISIONS[precision], microbatch_sizes)
+    made = name, PRECISIONS[precision], microbatch_sizes
+    builder = AdaptedLayers(*made, lora_rank=lora_rank) if lora_rank else LayerOperators(*made)
     BUILDERS[config.model_type](builder, config, tokens)
     return builder.graph()
 

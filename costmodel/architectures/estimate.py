@@ -4,7 +4,7 @@ Times are the roofline's central ones; lowest and highest sums are in ``extra``.
 estimates, and so does a plan's. Leaves out the launch of whole steps and what lives between operators.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from fractions import Fraction
 from math import prod
@@ -18,6 +18,7 @@ from costmodel.model.origin import ROOFLINE, Origin
 from costmodel.model.profile import Device, OperatorTimes, Profile
 from costmodel.model.whole_model import WholeModelMeasurements
 from costmodel.roofline import OperatorEstimate, accumulate_ns, estimate, optimizer_step_ns
+from costmodel.roofline.interval import NOTHING
 from costmodel.roofline.rates import ELEMENT_BYTES
 
 PARTS = ("forward", "backward_input", "backward_weight")
@@ -47,7 +48,11 @@ def estimated_profile(
     check_precision(device, precision)
     sizes = tuple(microbatch_sizes)
     known = calibration or published()
-    found = [[_of(operator, device, precision, size, known) for size in sizes] for operator in graph.operators]
+    trained = {parameter.name for parameter in graph.parameters if parameter.trainable}
+    found = [
+        [_without_w(operator, trained, _of(operator, device, precision, size, known)) for size in sizes]
+        for operator in graph.operators
+    ]
     times = tuple(map(_times, found))
     steps = [_sum([row[i] for row in found]) for i in range(len(sizes))]
     whole = _whole(graph, device, precision, tuple(step[1] for step in steps))
@@ -134,6 +139,12 @@ def _of(
         raise ValueError(f"{operator.name} does not say what it does")
     factor = calibration.factor(operator.work.kind, device.id, precision)
     return estimate(operator.work, device, precision, size).times(factor)
+
+
+def _without_w(operator: Operator, trained: Set[str], found: OperatorEstimate) -> OperatorEstimate:
+    """Return an estimate without the gradient of weights where those that an operator reads are all frozen."""
+    frozen = operator.parameters and trained.isdisjoint(operator.parameters)
+    return replace(found, backward_weight=NOTHING) if frozen else found
 
 
 def _times(row: Sequence[OperatorEstimate]) -> OperatorTimes:

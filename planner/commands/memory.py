@@ -11,6 +11,7 @@ Every row is a plan with all choices fixed; `penstock plan` with the same flags 
 import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,6 +47,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--precision", choices=tuple(PRECISIONS), default="", help="of training (default: bf16)")
     parser.add_argument("--optimizer", choices=tuple(OPTIMIZERS), default="adam", help="(default adam)")
     parser.add_argument("--trainer", default="", metavar="NAME", help=f"whose habits hold, of {', '.join(trainers())}")
+    parser.add_argument(
+        "--lora-rank", type=positive, default=0, metavar="R", help="as of penstock model: adapters alone train"
+    )
     parser.add_argument("--forward-only", action="store_true", help="no gradients, no optimizer: evaluation alone")
     parser.add_argument(
         "--memory-margin", type=room, default=0, metavar="GiB", help="to stay free beyond the upper bound (default 0)"
@@ -55,6 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Answer:
     """Describe the model, evaluate the strategies and show them."""
     from costmodel.machines.cluster import read_cluster
+    from planner.answer.held_memory import FixedPlans
     from planner.answer.memory_table import MemoryTable
 
     describe, sequence = _describer(args)
@@ -65,11 +70,12 @@ def run(args: argparse.Namespace) -> Answer:
         "memory_margin_bytes": args.memory_margin,
     }
     cluster = read_cluster(args.cluster) if args.cluster else None
-    found = MemoryTable(describe, sequence, args.devices, args.microbatch_size, args.batch, cluster, options)
+    plans = FixedPlans(describe, args.devices, args.batch, cluster, options)
+    found = MemoryTable(plans, sequence, args.microbatch_size)
     rows = found.rows()
     if not rows:
         raise UsageError(f"no strategy can be priced: {'; '.join(found.refusals())}")
-    body: dict[str, object] = {"rows": [row.to_json() for row in rows], "device_bytes": found.device_bytes}
+    body: dict[str, object] = {"rows": [row.to_json() for row in rows], "device_bytes": plans.device_bytes}
     return Answer(body, [_table(found, rows), *(f"left out: {why}" for why in found.refusals())])
 
 
@@ -79,19 +85,21 @@ def _describer(args: argparse.Namespace) -> "tuple[Callable[[int], Profile], int
     from costmodel.model.profile import read_profile
 
     if _is_profile(args.model):
-        if args.sequence or args.device:
+        if args.sequence or args.device or args.lora_rank:
             raise UsageError(
-                f"{args.model} is a profile, made at one sequence length on one device: leave out --sequence and "
-                "--device, or name the model itself"
+                f"{args.model} is a profile, made at one sequence length on one device: leave out --sequence, --device "
+                "and --lora-rank, or name the model itself"
             )
         profile = _asked(read_profile(args.model), args)
         return lambda _: profile, 0
     size = args.microbatch_size
 
+    @cache
     def describe(sequence: int) -> "Profile":
         made, _ = make(
-            args.model, args.device or DEFAULT_DEVICE, (size,), sequence or args.sequence, args.precision, args.trainer
-        )
+            args.model, args.device or DEFAULT_DEVICE, (size,), sequence or args.sequence, args.precision, args.trainer,
+            lora_rank=args.lora_rank,
+        )  # fmt: skip
         return _asked(made, args)
 
     own = describe(0).extra.get("sequence")
@@ -111,20 +119,17 @@ def _is_profile(name: str) -> bool:
 
 def _asked(profile: "Profile", args: argparse.Namespace) -> "Profile":
     """Return a profile as it is trained, or with nothing trained in it, where one block at a time keeps anything."""
+    from costmodel.model.frozen import train_alone
+
     if not args.forward_only:
         return profile
-    graph = profile.graph
+    graph, frozen = profile.graph, train_alone(profile.graph, ())
     first = next(filter(None, graph.blocks), "")
-    frozen = replace(
-        graph,
-        operators=tuple(
-            replace(operator, trainable=False, saved=operator.saved if block in ("", first) else ())
-            for operator, block in zip(graph.operators, graph.blocks, strict=True)
-        ),
-        tensors=tuple(replace(tensor, gradient=False) for tensor in graph.tensors),
-        parameters=tuple(replace(parameter, trainable=False) for parameter in graph.parameters),
+    operators = (
+        replace(operator, saved=own.saved if block in ("", first) else ())
+        for operator, own, block in zip(frozen.operators, graph.operators, graph.blocks, strict=True)
     )
-    return replace(profile, graph=frozen)
+    return replace(profile, graph=replace(frozen, operators=tuple(operators)))
 
 
 def _table(found: "MemoryTable", rows: "Sequence[MemoryRow]") -> "Table":
@@ -159,6 +164,6 @@ def _table(found: "MemoryTable", rows: "Sequence[MemoryRow]") -> "Table":
         "fits with",
     )
     samples = rows[0].microbatch_size
-    device = size(found.device_bytes)
-    title = f"what the fullest of {found.num_devices} devices of {device} holds, micro-batches of {samples}"
+    device = size(found.plans.device_bytes)
+    title = f"what the fullest of {found.plans.num_devices} devices of {device} holds, micro-batches of {samples}"
     return Table(columns, cells, title)

@@ -56,6 +56,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="take the model from its shape, or capture its torch module (default: described where both exist)",
     )
     parser.add_argument(
+        "--lora-rank",
+        type=positive,
+        default=0,
+        metavar="R",
+        help="freeze a described model and train low-rank adapters beside its blocks' linear layers",
+    )
+    parser.add_argument(
         "--trainer", default="", metavar="NAME", help=f"whose habits plans are priced by, of {', '.join(trainers())}"
     )
     parser.add_argument("--calibration", metavar="FILE", help="constants of your own machines, from penstock fit")
@@ -75,7 +82,7 @@ def run(args: argparse.Namespace) -> Answer:
     started = time.perf_counter()
     habits_of(args.trainer or MEGATRON)  # an unknown name is refused before anything is written
     calibration = read_calibration(args.calibration) if args.calibration else None
-    known = args.sequence, args.precision, args.trainer, calibration, args.source
+    known = args.sequence, args.precision, args.trainer, calibration, args.source, args.lora_rank
     try:
         profile, facts = make(args.model, args.device, args.microbatch_sizes, *known)
     except OtherAtEachSize:

@@ -59,6 +59,8 @@ class MeasuredJob:
         Layers of each stage; empty for equally many.
     source : str
         Who measured it.
+    lora_rank : int
+        Of the adapters that alone trained; 0 for a model that trained whole.
     """
 
     name: str
@@ -86,6 +88,7 @@ class MeasuredJob:
     order: str = ""
     layers: tuple[int, ...] = ()
     source: str = ""
+    lora_rank: int = 0
 
     @property
     def schedule(self) -> str:
@@ -112,8 +115,9 @@ class MeasuredJob:
         """Describe the model, at other sizes of a micro-batch than the job's as well if so asked."""
         sizes = tuple(sorted({self.microbatch_size, *others}))
         known = describe_config(
-            self.model, self.config, tokens=self.sequence, precision=self.precision, microbatch_sizes=sizes
-        )
+            self.model, self.config, tokens=self.sequence, precision=self.precision, microbatch_sizes=sizes,
+            lora_rank=self.lora_rank,
+        )  # fmt: skip
         on, dtype = catalogue_device(self.device), PRECISIONS[self.precision].dtype
         return estimated_profile(known.graph, on, self.precision, dtype, sizes, {}, {}, calibration)
 

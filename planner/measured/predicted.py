@@ -139,7 +139,7 @@ class Predictor:
         )
 
     def _profile(self, job: MeasuredJob) -> Profile:
-        key = job.model, job.device, job.precision, job.sequence, job.microbatch_size
+        key = job.model, job.device, job.precision, job.sequence, job.microbatch_size, job.lora_rank
         if key not in self._profiles:
             self._profiles[key] = job.profile(self._calibration)
         return self._profiles[key]

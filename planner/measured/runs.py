@@ -35,9 +35,9 @@ WORDS: Mapping[str, tuple[str, ...]] = {
 }  # fmt: skip
 TRUTH = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 OTHERS = ("microbatch_size", "sequence", "cluster", "peak_memory_gib", "precision", "optimizer", "trainer")
-RUN = ("memory_kind", "network_gbs", "schedule", "layers", "trainer_version", "compile")
+RUN = ("memory_kind", "network_gbs", "schedule", "layers", "trainer_version", "compile", "lora_rank")
 """How a job was run and what its figures are, in addition to what `plan` asks."""
-UNPRICED = {"gradient_copies": "1", "lora_rank": "0", "dispatcher": "allgather"}
+UNPRICED = {"gradient_copies": "1", "dispatcher": "allgather"}
 """Columns that are read and not priced, each with the one value that means what is priced."""
 FREE = ("source", "case", "group")
 """Columns whose words are the user's own; so is any other name told by `--by`."""
@@ -153,7 +153,7 @@ def job_of(cells: Cells, folder: Path) -> MeasuredJob:
         network_gbs=_number(cells, "network_gbs") if "network_gbs" in cells else 0.0,
         cluster=read_cluster(cells["cluster"]) if "cluster" in cells else None, habits=tuple(_habits(cells)),
         group=_group(cells), source=cells.get("source", ""), order=_schedule(cells),
-        layers=_layers(cells, degrees["stages"] * degrees["chunks"]),
+        layers=_layers(cells, degrees["stages"] * degrees["chunks"]), lora_rank=_whole(cells, "lora_rank", 0, least=0),
     )  # fmt: skip
 
 

@@ -7,12 +7,12 @@ import pytest
 
 from planner.commands import main
 
-HEADER = "model,device,devices,batch,sequence,precision,trainer,source,lora_rank,layers,step_time_ms\n"
+HEADER = "model,device,devices,batch,sequence,precision,trainer,source,dispatcher,layers,step_time_ms\n"
 ROWS = (
     "llama3-8b,h100-sxm-80,8,64,4096,bf16,torchtitan,one,,,4000",
     "llama3-8b,h100-sxm-80,8,64,2048,bf16,torchtitan,one,,,2000",
-    "llama3-8b,h100-sxm-80,8,64,4096,bf16,megatron,two,0,equal,4000",
-    "llama3-8b,h100-sxm-80,8,64,4096,bf16,megatron,two,16,,4000",
+    "llama3-8b,h100-sxm-80,8,64,4096,bf16,megatron,two,allgather,equal,4000",
+    "llama3-8b,h100-sxm-80,8,64,4096,bf16,megatron,two,deepep,,4000",
     "llama3-8b,no-such-device,8,64,4096,bf16,megatron,two,,,4000",
     "llama3-8b,h100-sxm-80,8,64,4096,int3,megatron,two,,,4000",
 )
@@ -32,7 +32,7 @@ def test_rows_are_judged_by_groups_and_those_left_out_are_told(runs: Path, capsy
     found = json.loads(capsys.readouterr().out)
     assert (found["rows"], found["rows_priced"]) == (6, 3)
     assert [(one["row"]) for one in found["skipped"]] == [4, 5, 6]
-    for one, said in zip(found["skipped"], ("lora_rank", "no-such-device", "int3"), strict=True):
+    for one, said in zip(found["skipped"], ("dispatcher", "no-such-device", "int3"), strict=True):
         assert said in one["reason"]
     assert set(found["by"]) == {"one / torchtitan", "two / megatron"}
     assert found["by"]["one / torchtitan"].keys() >= FIGURES

@@ -7,7 +7,8 @@ import pytest
 
 from costmodel.architectures.command import make
 from costmodel.model.profile import write_profile
-from planner.answer.memory_table import HeldMemory, MemoryRow, MemoryTable
+from planner.answer.held_memory import FixedPlans, HeldMemory
+from planner.answer.memory_table import MemoryRow, MemoryTable
 from planner.commands import main
 from planner.plan import read_plan
 from planner.plan.fitting import DOES_NOT_FIT, FITS, FITTING, fitting_of
@@ -19,7 +20,7 @@ KEYS = {"strategy", "microbatch_size", "point_bytes", "upper_bytes", "terms", "f
 
 def table(limit: int = 0, **options: object) -> MemoryTable:
     known = {"memory_limit_bytes": limit} if limit else {}
-    return MemoryTable(lambda _: described("gpt2"), 0, 4, options={**known, **options})
+    return MemoryTable(FixedPlans(lambda _: described("gpt2"), 4, options={**known, **options}))
 
 
 def asked(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, object]:
@@ -51,7 +52,7 @@ def test_sizes_that_are_said_to_fit_do_and_the_next_one_does_not() -> None:
     found = table(limit)
     for row in found.rows():
         (space,) = [space for name, space in found.strategies() if name == row.strategy]
-        best, next_one = (found.held(space, size) for size in (row.largest_microbatch_size, _above(row)))
+        best, next_one = (found.plans.held(space, size) for size in (row.largest_microbatch_size, _above(row)))
         assert isinstance(best, HeldMemory)
         assert best.fits == FITS
         assert not isinstance(next_one, HeldMemory) or next_one.fits != FITS
@@ -66,7 +67,7 @@ def test_a_change_that_is_said_to_make_a_row_fit_does_when_it_is_planned(tmp_pat
     profile, output = tmp_path / "profile.json", tmp_path / "plan.json"
     known, _ = make("llama3-8b", "h100-sxm-80", (1,))
     write_profile(profile, known)
-    found = MemoryTable(lambda _: known, 0, 8)
+    found = MemoryTable(FixedPlans(lambda _: known, 8))
     rows = [row for row in found.rows() if row.held.fits != FITS]
     assert [row.strategy for row in rows] == ["data-parallel", "zero-1"]
     assert all(row.change for row in rows)
