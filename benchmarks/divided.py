@@ -2,8 +2,9 @@
 
     python -m benchmarks.divided [--models zoo:gpt:small,...] [--only REGEX] [--estimated] [--json]
 
-Each model is profiled on this CPU (`--estimated`: captured by `penstock model`, not run), planned for four devices
-under each of `CHOICES` and run on four gloo ranks, one thread each. Collectives and their bytes are counted where
+Each model is profiled on this CPU, planned for four devices under each of `CHOICES` and run on four gloo ranks, one
+thread each. With `--estimated` it is captured by `penstock model`, not run, and its profile is taken for this CPU's: of
+a captured model's prices collectives, bytes and memory are held against the run, times are not. Collectives and their bytes are counted where
 torch hands them to the process group, the whole third step. Memory is that of all tensors which are alive in a rank
 at once, seen after each operator of that step; the plan's is its `peak_memory_bytes`. The first rank of each place
 is shown. Leaves out times: four ranks share two cores.
@@ -17,10 +18,16 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from costmodel.capture.models import load_model
+from costmodel.model.origin import Origin
+from costmodel.model.profile import read_profile, write_profile
+from costmodel.profiling.device import describe_device
 from executor import Pipeline
 from executor.gradients.optimizer import timing_optimizer
 from planner.plan import read_plan
@@ -43,7 +50,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", default=MODELS)
     parser.add_argument("--only", default="", metavar="REGEX", help="choices that match")
-    parser.add_argument("--estimated", action="store_true", help="plan from profiles that nobody measured")
+    parser.add_argument("--estimated", action="store_true", help="plan from captured models' prices")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     choices = [choice for choice in CHOICES if re.search(args.only, choice)]
@@ -70,6 +77,8 @@ def measure(models: list[str], choices: list[str], estimated: bool) -> Iterator[
             profile, plan = Path(folder, "profile.json"), Path(folder, "plan.json")
             for model in models:
                 _command(command, model, "-o", profile, "--microbatch-sizes", "2", *made)
+                if estimated:
+                    as_of_this_cpu(profile)
                 for choice in choices:
                     print(f"{model} {choice}", file=sys.stderr, flush=True)
                     fixed = [*choice.split(), "--batch", "16", "--microbatch-size", "2", "--devices", str(RANKS)]
@@ -78,6 +87,12 @@ def measure(models: list[str], choices: list[str], estimated: bool) -> Iterator[
                         yield {"model": model, "choice": choice, **row}
     finally:
         pool.close()
+
+
+def as_of_this_cpu(path: Path) -> None:
+    """Take a captured model's profile for one of this CPU, so that ranks of CPUs run its plans."""
+    profile = read_profile(path)
+    write_profile(path, replace(profile, device=describe_device(torch.device("cpu")), origin=Origin()))
 
 
 def _command(*words: object) -> None:

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 from costmodel.architectures.configs import QUANTIZED
 from costmodel.capture.kernel_attention import use_kernels
+from costmodel.capture.kernel_scans import use_scan_kernels
 from costmodel.errors import InvalidInput, UsageError
 from costmodel.files import Node, read_json
 
@@ -31,7 +32,8 @@ FRAMES = ("frames_per_clip", "num_frames")
 """Keys under which configurations say how many frequencies a sound has, and how many pictures a video."""
 CLASSES = (
     "SEQ_TO_SEQ_CAUSAL_LM", "IMAGE_TEXT_TO_TEXT", "MULTIMODAL_LM", "CAUSAL_LM", "MASKED_LM", "SPEECH_SEQ_2_SEQ", "CTC",
-    "IMAGE_CLASSIFICATION", "SEMANTIC_SEGMENTATION", "OBJECT_DETECTION", "DEPTH_ESTIMATION", "PRETRAINING",
+    "IMAGE_CLASSIFICATION", "VIDEO_CLASSIFICATION", "SEMANTIC_SEGMENTATION", "OBJECT_DETECTION", "DEPTH_ESTIMATION",
+    "AUDIO_CLASSIFICATION", "PRETRAINING",
 )  # fmt: skip
 """transformers' tables of classes by model type, as they are looked through where a configuration names no class."""
 
@@ -68,6 +70,7 @@ def build(path: str, batch: int = 2, sequence: int = 0) -> dict[str, Any]:
         ) from None
     if all(parameter.is_meta for parameter in model.parameters()):
         use_kernels(model)
+        use_scan_kernels(model)
     inputs = _inputs(model, config, batch, sequence)
     return {"model": model, "inputs": inputs, "targets": _targets(model, inputs), "loss": standing_loss}
 
@@ -166,10 +169,12 @@ def _inputs(model: nn.Module, config: Any, batch: int, sequence: int) -> Inputs:
     main = getattr(model, "main_input_name", "input_ids")
     vision, text = _part(config, "vision_config"), config.get_text_config()
     makers: Mapping[str, Callable[[], torch.Tensor]] = {
-        "pixel_values": lambda: _images(vision or config, batch),
+        "pixel_values": lambda: (_video if vision is None and _frames(config) else _images)(vision or config, batch),
         "pixel_values_videos": lambda: _video(vision or config, batch),
         "input_features": lambda: _spectra(model, _part(config, "audio_config") or config, batch),
-        "input_values": lambda: torch.zeros(batch, SECONDS * RATE),
+        "input_values": lambda: (
+            torch.zeros(batch, SECONDS * RATE) if _reads_waves(model) else _spectra(model, config, batch)
+        ),
         "input_ids": lambda: _tokens(config, text, batch, sequence),
         "decoder_input_ids": lambda: _tokens(config, text, batch, sequence),
     }
@@ -216,13 +221,22 @@ def _images(vision: Any, batch: int) -> torch.Tensor:
 
 
 def _video(vision: Any, batch: int) -> torch.Tensor:
-    frames = next((n for key in FRAMES if isinstance(n := getattr(vision, key, None), int)), 16)
-    return _images(vision, batch).unsqueeze(1).expand(-1, frames, -1, -1, -1)
+    return _images(vision, batch).unsqueeze(1).expand(-1, _frames(vision) or 16, -1, -1, -1)
+
+
+def _frames(vision: Any) -> int:
+    """Return how many pictures a video has, 0 where the configuration does not say."""
+    return next((n for key in FRAMES if isinstance(n := getattr(vision, key, None), int)), 0)
+
+
+def _reads_waves(model: nn.Module) -> bool:
+    """Whether a convolution over one channel reads a sound, as none reads frequencies."""
+    return any(isinstance(each, nn.Conv1d) and each.in_channels == 1 for each in model.modules())
 
 
 def _spectra(model: nn.Module, audio: Any, batch: int) -> torch.Tensor:
     """Return frequencies by time where a convolution along the time is what reads them first, else time by those."""
-    frames = 2 * getattr(audio, "max_source_positions", 1500)
+    frames = getattr(audio, "max_length", 0) or 2 * getattr(audio, "max_source_positions", 1500)
     bins = next((n for key in BINS if isinstance(n := getattr(audio, key, None), int)), 80)
     along_time = any(isinstance(each, nn.Conv1d) and each.in_channels == bins for each in model.modules())
     return torch.zeros(batch, bins, frames) if along_time else torch.zeros(batch, frames, bins)

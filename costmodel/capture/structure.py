@@ -4,9 +4,10 @@ Found in the captured program by structure alone, for trainers divide by code of
 the executor divides, which runs the model's own code, is proved by numbers (`costmodel.capture.pairs`). A projection is
 a row where what it reads depends on other projections of its block through operators that treat heads, or single
 values, apart; those are its columns (Shoeybi et al., Megatron-LM, 2019, section 3). Of what is left a norm over all
-that is divided may stand between: it is a column, too, whose statistics are summed. A value that all heads share (the
-rotated keys of latent attention) stays whole. Leaves out projections that stand alone, positions that are learned, and
-that all heads of a state-space layer may share what they read its state by.
+that is divided may stand between: it is a column, too, whose statistics are summed. A value that all heads share
+(the rotated keys of latent attention) stays whole, and so does attention of an odd number of heads where others of the
+model have an even one (a tower of its own, stages of a pyramid). Leaves out projections that stand alone, positions
+that are learned, and that all heads of a state-space layer may share what they read its state by.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -18,6 +19,7 @@ from torch import fx
 
 from costmodel.capture.capture import Capture
 from costmodel.capture.experts import GROUPED
+from costmodel.capture.kernel_attention import ATTENTIONS
 from costmodel.capture.shapes import TensorInfo
 from costmodel.model.blocks import block_of
 from costmodel.model.graph import LOSS
@@ -84,15 +86,24 @@ class _Structure:
     def pairs(self) -> dict[str, str]:
         """Return the splits of projections in pairs, and of what lies between."""
         found: dict[str, str] = {}
-        for norms, name in product((False, True), self._projections):
+        heads: dict[str, int] = {}
+        for name, norms in product(reversed(self._projections), (False, True)):  # what is read last may divide most
             behind = self._behind(name, norms) if name not in found else None
             if behind is None or not behind.columns or behind.columns & found.keys():
                 continue
             normed = self._normed(name, behind)
             within = {one: "column" if self._groups[one].module in normed else "inner" for one in behind.inner}
-            found |= {one: split for one, split in within.items() if one not in found}
-            found |= dict.fromkeys(behind.columns, "column") | {name: "row"}
-        return found
+            pair = {one: split for one, split in within.items() if one not in found}
+            pair |= dict.fromkeys(behind.columns, "column") | {name: "row"}
+            heads |= dict.fromkeys(pair, self._heads(behind))
+            found |= pair
+        some_divide = any(number and number % 2 == 0 for number in heads.values())
+        return {one: split for one, split in found.items() if not (some_divide and heads[one] % 2)}
+
+    def _heads(self, behind: _Behind) -> int:
+        """Return the heads of the attention between the projections of a pair, 0 where there is none."""
+        nodes = (node for one in behind.inner for node in self._groups[one].nodes if node.target in ATTENTIONS)
+        return next((self._infos[node.all_input_nodes[0].name][0].shape[-3] for node in nodes), 0)
 
     def _normed(self, row: str, behind: _Behind) -> set[str]:
         """Return the modules of norms over all that the row reads, or over all heads that a column makes."""
@@ -153,7 +164,9 @@ class _Structure:
             else:
                 found.inner.add(name)
                 waiting += self._before(name)
-        return found.without_shared(row, self._before, self._after)
+        found = found.without_shared(row, self._before, self._after)
+        read = {name for column in found.columns for name in self._before(column)}
+        return None if read & found.inner else found  # a column reads all of its input
 
     def _before(self, name: str) -> list[str]:
         sources = (s for node in self._groups[name].nodes for s in node.all_input_nodes)

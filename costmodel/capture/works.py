@@ -18,6 +18,7 @@ from torch import fx
 from costmodel.capture.capture import Capture, CapturedOperator
 from costmodel.capture.experts import GROUPED, Routed, routed_experts
 from costmodel.capture.kernel_attention import ATTENTIONS
+from costmodel.capture.kernel_scans import DELTA_RULE, SELECTIVE_SCAN, keys_of_equal_work
 from costmodel.capture.masks import seen_keys
 from costmodel.capture.pairs import pairs_of
 from costmodel.capture.passes import mutated_arguments
@@ -117,6 +118,8 @@ class _Reading:
                 continue
             if node.target in ATTENTIONS:
                 return self._attention(node, split)
+            if node.target is DELTA_RULE:
+                return self._delta_rule(node, split)
             if node.target in GROUPED:
                 return self._experts(node, self._routed.get(group.name), split)
             if name in PRODUCTS or name in CONVOLUTIONS:
@@ -140,6 +143,15 @@ class _Reading:
         return Work(
             "attention", split, queries, inner=width, outer=out, heads=heads, kv_heads=kv_heads, context=keys,
             causal=causal,
+        )  # fmt: skip
+
+    def _delta_rule(self, node: fx.Node, split: str) -> Work:
+        """Return linear attention as the attention that does as much."""
+        _, tokens, heads, inner = self._shape(node.args[1])
+        _, _, value_heads, outer = self._shape(node.args[2])
+        keys = keys_of_equal_work(inner, outer)
+        return Work(
+            "attention", split, tokens, inner=inner, outer=outer, heads=value_heads, kv_heads=heads, context=keys
         )  # fmt: skip
 
     def _experts(self, node: fx.Node, routed: Routed | None, split: str) -> Work:
@@ -189,7 +201,8 @@ class _Reading:
 
     def _scans(self, node: fx.Node) -> bool:
         """Whether a node goes along a sequence, one element after the other, with a gradient through it."""
-        return _name(node) in SCANS and any(info.requires_grad for info in self._infos.get(node.name, ()))
+        known = _name(node) in SCANS or node.target is SELECTIVE_SCAN
+        return known and any(info.requires_grad for info in self._infos.get(node.name, ()))
 
     def _loss(self, works: Mapping[str, Work]) -> Work:
         """Return the loss's work by what it reads; where the model takes its own loss there is little left."""

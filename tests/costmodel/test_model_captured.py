@@ -203,6 +203,53 @@ def test_a_norm_over_all_that_is_divided_sums_its_statistics(model_type: str, mo
     assert {o.work.split for o in heads if o.work and o.work.kind == "norm"} == {"sequence", "inner"}
 
 
+VIDEO = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "frames_per_clip": 4, "num_frames": 4}
+
+
+@pytest.mark.parametrize(
+    ("model_type", "more", "tokens"),
+    [
+        ("vjepa2", {"crop_size": 32, "pred_num_hidden_layers": 1}, 8),
+        ("videomae", {"image_size": 32, "intermediate_size": 64}, 8),
+        ("audio-spectrogram-transformer", {"max_length": 64, "intermediate_size": 64}, 2 + 12 * 5),
+    ],
+)
+def test_videos_and_spectra_are_inputs_of_their_kind(model_type: str, more: Any, tokens: int) -> None:
+    """The classes that classify them were not asked, so that masked training's reading of values was refused."""
+    graph = make(config(model_type=model_type, **VIDEO, **more), DEVICE, (1,), source="captured")[0].graph
+    assert next(o.work.tokens for o in graph.operators if o.work and o.work.kind == "attention") == tokens
+
+
+RULE = {"linear_num_value_heads": 4, "linear_num_key_heads": 2, "linear_key_head_dim": 8, "linear_value_head_dim": 16}
+
+
+@pytest.mark.parametrize(
+    ("model_type", "kind", "more"),
+    [("qwen3_5_text", "attention", {**RULE, "layer_types": ["linear_attention"]}), ("falcon_mamba", "scan", {})],
+)
+def test_a_scan_that_a_class_writes_out_is_one_operator_however_long_it_is(
+    model_type: str, kind: str, more: Any
+) -> None:
+    """Steps within chunks, or tokens, were operators each: a minute a layer, and no end."""
+    path = config(model_type=model_type, **{**TEXT, "num_hidden_layers": 1}, **more)
+    short, long = (make(path, DEVICE, (1,), n, source="captured")[0].graph.operators for n in (128, 256))
+    assert [o.name for o in short] == [o.name for o in long]
+    (work,) = (o.work for o in long if o.work and o.work.kind == kind)
+    if kind == "attention":  # 64 tokens a chunk: keys by each other, queries, two inverses, states read and written
+        assert (work.heads, work.kv_heads, work.split) == (4, 2, "inner")
+        assert work.context == (64 * (3 * 8 + 2 * 16) + 3 * 8 * 16) // (8 + 16)
+
+
+def test_attention_of_an_odd_number_of_heads_stays_whole_where_others_divide() -> None:
+    """One stage of one head kept a whole pyramid from tensor parallelism."""
+    stages = {"num_encoder_blocks": 2, "depths": [1, 1], "sr_ratios": [2, 1], "hidden_sizes": [8, 16], "image_size": 32}
+    more = {"num_attention_heads": [1, 2], "patch_sizes": [7, 3], "strides": [4, 2], "mlp_ratios": [2, 2]}
+    path = config(model_type="segformer", **stages, **more, decoder_hidden_size=16)
+    graph = make(path, DEVICE, (1,), source="captured")[0].graph
+    works = (o.work for o in graph.operators if o.work and o.work.kind == "attention")
+    assert [(work.heads, work.split) for work in works] == [(1, "sequence"), (2, "inner")]
+
+
 def test_a_class_that_reads_what_a_configuration_does_not_say_is_refused_by_its_module() -> None:
     """The message said that the model fails on its own inputs, and to run it by hand."""
     vision = {"hidden_size": 32, "intermediate_size": 32, "depth": 1, "num_heads": 2, "out_hidden_size": 32}
