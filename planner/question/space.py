@@ -29,6 +29,8 @@ class Space:
         Tensor-parallel ranks divide norms, dropout and residuals along the sequence.
     zero : int
     recompute, offload : str
+    recompute_layers : int
+        Of the layers of each stage only the first so many run again, under recompute ``full``.
     """
 
     stages: int | None = None
@@ -41,6 +43,7 @@ class Space:
     zero: int | None = None
     recompute: str | None = None
     offload: str | None = None
+    recompute_layers: int | None = None
 
     def to_json(self) -> dict[str, object]:
         """Return what is fixed."""
@@ -93,6 +96,11 @@ class Space:
         if self.zero and data * context == 1:
             raise UsageError(
                 f"--zero {self.zero} shards over data and context ranks, and there is one; give --data, or drop it"
+            )
+        if self.recompute_layers and self.recompute != "full":
+            raise UsageError(
+                f"--recompute-layers {self.recompute_layers} runs the first layers of each stage again, whole, and "
+                f"recompute is {self.recompute or 'open'}; take --recompute full with it, or drop it"
             )
         if self.offload == "parameters" and self.zero not in (None, 3):
             raise UsageError(

@@ -67,7 +67,7 @@ class BorderTimes:
     def __init__(self, cuts: FamilyPartitions, order: Sequence[int], num_stages: int) -> None:
         self._machines = cuts.evaluator.problem.machines
         sizes = self._sizes(cuts, order)
-        places = cuts.places(tuple(range(num_stages)))
+        places = cuts.places_in_loop(num_stages)
         rows: dict[int, np.ndarray] = {}
         self.times: list[np.ndarray] = []
         for source, target in pairwise(places):

@@ -12,7 +12,7 @@ from itertools import groupby, islice
 
 import numpy as np
 
-from costmodel.stages.config import BY_OPERATOR, RECOMPUTE, StageConfig
+from costmodel.stages.config import RECOMPUTE, recomputed
 from planner.candidate.candidate import Candidate, StagePlacement
 from planner.candidate.evaluate import Evaluated
 from planner.candidate.fit import NO_LIMIT
@@ -56,8 +56,7 @@ def _estimates(prepared: PreparedProblem, table: FamilyTable) -> dict[int, float
         alike = list(group)
         plain, least = alike[0], min(table.memory_bytes[alike])
         over = float(table.memory_bytes[plain]) / limit
-        room = NEAR * least <= limit
-        if over < NEAR or not room:
+        if not prepared.problem.space.recompute_layers and (over < NEAR or NEAR * least > limit):
             continue
         saved = float(table.memory_bytes[plain] - least)
         part = min(1.0, max(0.0, float(table.memory_bytes[plain]) - limit) / saved) if saved else 0.0
@@ -111,6 +110,8 @@ class MemoryCuts:
         """
         problem, config = self._prepared.problem, self._cuts.family.config
         ways = [i for i, name in enumerate(RECOMPUTE) if problem.space.allows("recompute", name)]
+        if problem.space.recompute_layers:
+            return [(LAYERS,)]
         if not allows_recompute_by_stage(problem):
             return [(way,) for way in ways]
         layers = self._spans.is_layer.any() and config.offload != "activations"
@@ -119,7 +120,7 @@ class MemoryCuts:
     def _candidates(self, ways: Sequence[int], missed: Floats, best_ns: float) -> Iterator[tuple[Candidate, Floats]]:
         """Yield cuts with what their stages are estimated to hold."""
         cuts, places, problem = self._cuts, self._places, self._prepared.problem
-        placed = cuts.places(tuple(range(places)))
+        placed = cuts.places_in_loop(places)
         known = problem.memory_limits_bytes
         limits = [
             min(known[rank] or NO_LIMIT for rank in place.ranks) - more
@@ -152,14 +153,13 @@ class MemoryCuts:
         return replace(plain, places=places)
 
     def _placed(self, place: StagePlacement, first: int, way: int, until: int) -> StagePlacement:
-        config: StageConfig
+        if self._prepared.problem.space.recompute_layers:
+            return place
         if way == LAYERS:
             graph = self._prepared.problem.profile.graph
-            ends = self._spans.positions[[first, until]].tolist()
-            atoms = [self._order[i] for i in range(*ends)]
+            atoms = self._order[slice(*self._spans.positions[[first, until]].tolist())]
             members = sorted(i for atom in atoms for i in self._cuts.atoms.members[atom])
-            names = tuple(graph.operators[i].name for i in members if graph.blocks[i])
-            config = replace(place.config, recompute=BY_OPERATOR, recomputed_operators=names)
+            config = recomputed(place.config, tuple(graph.operators[i].name for i in members if graph.blocks[i]))
         else:
             config = replace(place.config, recompute=RECOMPUTE[way])
         return replace(place, config=config)
@@ -168,12 +168,13 @@ class MemoryCuts:
 class CutsWithinMemory(Subsolver):
     """Uneven cuts of the families whose memory binds, the most promising first."""
 
-    name = "cuts within memory"
+    name, kind = "cuts within memory", "first"
 
     @classmethod
     def supports(cls, state: SearchState) -> bool:
-        """Whether memory may bind, and stages are not pinned."""
-        return super().supports(state) and any(state.problem.memory_limits_bytes)
+        """Whether memory may bind, no pins place stages, and these need not be the chain planner's own."""
+        pinned = state.prepared.pinned.places or state.problem.planner == "chain"
+        return not pinned and any(state.problem.memory_limits_bytes)
 
     def steps(self) -> Generator[None]:
         """Cut one family after the other."""

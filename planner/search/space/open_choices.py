@@ -54,7 +54,8 @@ def allows_recompute_by_stage(problem: Problem) -> bool:
 
 
 def of_least_work(problem: Problem, family: Family) -> Family:
-    """Return a family that takes no longer: where recompute may differ by stage full stands for all that do."""
-    if family.config.recompute != "full" or not allows_recompute_by_stage(problem):
+    """Return a family that takes no longer: full stands for some layers, or for all recompute that differs by stage."""
+    some = problem.space.recompute_layers or allows_recompute_by_stage(problem)
+    if family.config.recompute != "full" or not some:
         return family
     return replace(family, config=replace(family.config, recompute="none"))

@@ -63,6 +63,7 @@ class SegmentPrices:
         Of one row.
     line : LinePrices
     spans : LayerSpans
+        Where the problem fixes how many layers of each stage run again, these do in the way `LAYERS`.
     """
 
     def __init__(self, problem: Problem, row: FamilyRows, line: LinePrices, spans: LayerSpans) -> None:
@@ -140,7 +141,7 @@ class SegmentPrices:
             until = self._until(limit_bytes, depth)
             last = np.minimum(until, self.afters)
             left = self._static_bytes + most + depth * (self._kept[NONE] - freed[last] + freed[self.firsts])
-            held = np.where(until > self.afters, np.inf, np.minimum(left, limit_bytes))
+            held = np.where(until > self.afters, np.inf, left)
             return self._works[NONE] + again[last] - again[self.firsts], held
         whole = self._problem.training.whole_stages
         kept = self._kept[way]
@@ -154,6 +155,11 @@ class SegmentPrices:
     def _until(self, limit_bytes: float, depth: int) -> Ints:
         """Return the position before which layers have to run again so that each stretch fits, beyond it if none do."""
         _, freed, most = self._layers
+        fixed = self._problem.space.recompute_layers
+        if fixed:
+            count = np.concatenate([[0], np.cumsum(self._spans.is_layer)])
+            last: Ints = np.minimum(np.searchsorted(count, count[self.firsts] + fixed), self.afters)
+            return last
         lacking = self._static_bytes + depth * self._kept[NONE] + most - limit_bytes
         wanted = freed[self.firsts] + np.maximum(lacking, 1.0) / depth
         found: Ints = np.searchsorted(freed, wanted, side="left")
