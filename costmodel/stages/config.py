@@ -3,14 +3,14 @@
 Leaves out prices; the cost model knows which of these it can price.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from costmodel.errors import InvalidInput
 from costmodel.files import Node
 
 RECOMPUTE = ("none", "selective", "full")
 BY_OPERATOR = "operators"
-"""Recompute that names the operators; no search looks for it."""
+"""Recompute that names the operators: of the first layers of a stage, or as pins say."""
 AGAIN = "again"
 """The JSON key of the operators that run again."""
 SHARD_GROUP = "shard_group"
@@ -113,6 +113,11 @@ class StageConfig:
         if given != (found.shard_group or found.data):
             node.fail(f"{SHARD_GROUP} goes with zero 1, 2 or 3: without them nothing is divided")
         return found
+
+
+def recomputed(config: StageConfig, operators: tuple[str, ...]) -> StageConfig:
+    """Return a configuration under which these operators run again, and nothing where there are none."""
+    return replace(config, recompute=BY_OPERATOR if operators else "none", recomputed_operators=operators)
 
 
 def _names() -> list[str]:

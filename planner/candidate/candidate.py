@@ -91,3 +91,8 @@ def alike(places: Sequence[StagePlacement]) -> bool:
     return len({(place.config, place.microbatch_multiple) for place in places}) == 1 and (
         places[0].microbatch_multiple == 1
     )
+
+
+def replicated_alike(places: Sequence[StagePlacement]) -> bool:
+    """Whether all stages have equally many replicas, which work on single micro-batches."""
+    return {(place.config.data, place.microbatch_multiple) for place in places} == {(places[0].config.data, 1)}

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from costmodel.model.whole_model import SplitRatios
 from costmodel.stages.costs import PER_ACTION, Costs
-from planner.candidate.candidate import IN_FLIGHT, Candidate, StagePlacement, alike
+from planner.candidate.candidate import IN_FLIGHT, Candidate, StagePlacement, replicated_alike
 from planner.candidate.fit import NO_LIMIT, excess_bytes, limits_of, num_apart_violations
 from planner.candidate.host_room import check_host_room
 from planner.candidate.order import given, in_split_form, ordered
@@ -329,7 +329,7 @@ class Evaluator:
     def _replicas(self, places: Sequence[StagePlacement], priced: Priced) -> int:
         """Return how many replicas do the same as the first; 1 where they do not, or ranks differ in speed."""
         data = places[0].config.data
-        if data == 1 or self.problem.machines.speeds or not alike(places):
+        if data == 1 or self.problem.machines.speeds or not replicated_alike(places):
             return 1
         looped = all(row == tuple(range(row[0], row[0] + data)) and row[0] % data == 0 for row in priced.costs.ranks)
         return 1 if not _takes_alike(priced.costs) or not looped or self.num_microbatches % data else data

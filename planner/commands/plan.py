@@ -181,6 +181,9 @@ def _add_choices(parser: argparse.ArgumentParser) -> None:
         "--shard-group", type=positive, metavar="N", help="data-parallel replicas that divide states under ZeRO (HSDP)"
     )
     fixed.add_argument("--recompute", choices=RECOMPUTE)
+    fixed.add_argument(
+        "--recompute-layers", type=positive, metavar="K", help="of each stage, the first ones (default: all, or search)"
+    )
     fixed.add_argument("--offload", choices=OFFLOAD, help="to host memory")
     fixed.add_argument("--precision", choices=PRECISIONS, help="of training (default: the profile's)")
 
@@ -283,6 +286,8 @@ def problem_of(args: argparse.Namespace, start: float) -> "Problem":
     old_plan = _old_plan(args.old_plan) if args.old_plan else None
     job = job_of(old_plan) if old_plan else None
     space = Space(**{field.name: getattr(args, field.name) for field in fields(Space)})
+    if space.recompute_layers and space.recompute is None:
+        space = replace(space, recompute="full")
     if args.layers:
         space, pins = with_layers(profile.graph, args.layers, space, pins)
     return Problem(

@@ -5,7 +5,7 @@ follows a block to that block's. Leaves out models whose stages do not follow th
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, pairwise
 
 from costmodel.errors import NoPlanFits, UsageError
@@ -70,6 +70,13 @@ def layer_starts(graph: OperatorGraph) -> tuple[int, ...]:
     """Return the position at which each block begins; the first is 0."""
     starts = [span.start for span in block_spans(block_names(graph.operators))]
     return (0, *starts[1:])
+
+
+def first_layers(graph: OperatorGraph, operators: Iterable[int], count: int) -> tuple[str, ...]:
+    """Return the names of those operators that are in the first `count` blocks of a stage's, a part of one counts."""
+    members = [i for i in sorted(operators) if graph.blocks[i]]
+    wanted = set(list(dict.fromkeys(graph.blocks[i] for i in members))[:count])
+    return tuple(graph.operators[i].name for i in members if graph.blocks[i] in wanted)
 
 
 def equal_layers(

@@ -28,7 +28,7 @@ from planner.question.effort import Effort, check_reach
 from planner.question.pins import Pins
 from planner.question.prices import Prices
 from planner.question.space import Space
-from planner.question.validation import check_devices, check_old_plan, check_stages, is_of
+from planner.question.validation import check_devices, check_old_plan, check_recompute_layers, check_stages, is_of
 from simulator.schedules import SCHEDULES
 
 AUTO = "auto"
@@ -186,6 +186,8 @@ class Problem:
                 "profile)"
             )
         self.space.check(self.num_devices, self.global_batch)
+        if self.space.recompute_layers:
+            check_recompute_layers(self.planner, self.target, exact=self.exact)
         graph = self.profile.graph
         check_stages(self.space, self.max_stages, len(self.pins.stages) if self.pins else 0, graph)
         devices = [self.machines.device_of(rank) for rank in range(self.num_devices)]

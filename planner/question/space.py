@@ -31,6 +31,8 @@ class Space:
     recompute, offload : str
     shard_group : int
         Replicas that divide states under ZeRO; all of them, or as many as a host has.
+    recompute_layers : int
+        Of the layers of each stage only the first so many run again, under recompute ``full``.
     """
 
     stages: int | None = None
@@ -44,6 +46,7 @@ class Space:
     recompute: str | None = None
     offload: str | None = None
     shard_group: int | None = None
+    recompute_layers: int | None = None
 
     def to_json(self) -> dict[str, object]:
         """Return what is fixed."""
@@ -103,6 +106,11 @@ class Space:
                 f"--shard-group {self.shard_group} is how many of the data-parallel replicas divide states under ZeRO, "
                 f"and --data is {self.data or 'open'}, --zero {'open' if self.zero is None else self.zero}; give a "
                 "divisor of --data above 1, with --zero 1, 2 or 3, or drop it"
+            )
+        if self.recompute_layers and self.recompute != "full":
+            raise UsageError(
+                f"--recompute-layers {self.recompute_layers} runs the first layers of each stage again, whole, and "
+                f"recompute is {self.recompute or 'open'}; take --recompute full with it, or drop it"
             )
         if self.offload == "parameters" and self.zero not in (None, 3):
             raise UsageError(

@@ -55,6 +55,22 @@ def check_stages(space: Space, max_stages: int | None, num_pinned: int, graph: O
         raise UsageError(f"--expert {space.expert}, and {graph.name} has no experts; drop it")
 
 
+def check_recompute_layers(planner: str, target: str, *, exact: bool) -> None:
+    """Refuse recompute of some layers of each stage where it is not known.
+
+    Raises
+    ------
+    UsageError
+        Names the flag that goes with all layers alone.
+    """
+    flag = f"--planner {planner}" if planner not in STARTED else "--exact" if exact else ""
+    flag = flag or f"--target {target}" * (target in ("megatron", "torchtitan", "deepspeed"))
+    if flag:
+        raise UsageError(
+            f"--recompute-layers and {flag} do not go together, which knows all layers of a stage or none; drop one"
+        )
+
+
 def check_devices(devices: Sequence[DeviceType], precision: str, profile: Profile, others: Sequence[Profile]) -> None:
     """Refuse precisions that a device lacks, and profiles that no device or another model is of.
 

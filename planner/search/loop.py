@@ -23,6 +23,7 @@ from planner.search.proposers.enumeration import EveryCut
 from planner.search.proposers.in_flight import MicrobatchesInFlight
 from planner.search.proposers.known_shapes import KnownShapes
 from planner.search.proposers.lowest_memory import LowestMemory
+from planner.search.proposers.memory_cuts import CutsWithinMemory
 from planner.search.proposers.provers import Bounds, ExactProof
 from planner.search.proposers.replicas_by_stage import ReplicasByStage
 from planner.search.proposers.sibling_families import OtherOptions
@@ -40,7 +41,7 @@ MOST_WAIT_S = 0.2
 FIRST = (WarmStart, KnownShapes)
 """Subsolvers that are done before anything else."""
 PORTFOLIO = (
-    FirstLook, LowestMemory, SplitBackward, SplitSiblings, SplitLocalSearch, EveryCut, BriefAnnealing,
+    FirstLook, LowestMemory, CutsWithinMemory, SplitBackward, SplitSiblings, SplitLocalSearch, EveryCut, BriefAnnealing,
     BriefSplitAnnealing, OtherOptions, RoundsOfAnnealing, Lines, ReplicasByStage, CpSatProposer, MicrobatchesInFlight,
     Bounds, ExactProof,
 )  # fmt: skip

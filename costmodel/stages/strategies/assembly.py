@@ -293,7 +293,7 @@ class VectorCache:
         if recompute == "full" or (recompute == "selective" and self._build.training.selective == "operators"):
             return self._blocks
         if isinstance(recompute, tuple):
-            return block_spans(runs_of(self._build.model.profile.graph, recompute))
+            return block_spans(runs_of(self._build.model.profile.graph, frozenset(recompute)))
         return tuple(range(i, i + 1) for i, runs in enumerate(self._runs(recompute)) if runs)
 
     @cached_property
@@ -309,12 +309,13 @@ class VectorCache:
     def _runs(self, recompute: str | tuple[str, ...]) -> list[bool]:
         """Return whether each operator runs again."""
         if recompute not in self._running:
-            self._running[recompute] = [self._runs_again(recompute, i) for i in range(len(self._names))]
+            names = frozenset(recompute) if isinstance(recompute, tuple) else recompute
+            self._running[recompute] = [self._runs_again(names, i) for i in range(len(self._names))]
         return self._running[recompute]
 
-    def _runs_again(self, recompute: str | tuple[str, ...], position: int) -> bool:
+    def _runs_again(self, recompute: str | frozenset[str], position: int) -> bool:
         """Whether an operator runs again: all of a block, or what is not held of it; attention; or those named."""
-        if isinstance(recompute, tuple):
+        if isinstance(recompute, frozenset):
             return self._build.model.profile.graph.operators[position].name in recompute
         if recompute == "selective" and self._build.training.selective == "operators":
             return bool(self._names[position]) and position not in self._held

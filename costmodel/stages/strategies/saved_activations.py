@@ -87,7 +87,7 @@ def saved_activations(
         kept = [item for item in everything if not names[item[0]]] + _block_inputs(graph, names, tensor_bytes)
         dropped = [item for item in everything if names[item[0]]]
     elif isinstance(recompute, tuple):
-        runs = runs_of(graph, recompute)
+        runs = runs_of(graph, frozenset(recompute))
         kept = [item for item in everything if not runs[item[0]]] + _block_inputs(graph, runs, tensor_bytes)
         dropped = [item for item in everything if runs[item[0]]]
     elif recompute == "selective" and held is not None:

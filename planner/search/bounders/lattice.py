@@ -22,7 +22,7 @@ from planner.search.solvers.lattice.estimate import estimate_of
 from planner.search.solvers.relaxation.build import added_units, cut_data
 from planner.search.solvers.segment_dp import SegmentationParams, segmentations
 from planner.search.space.family import Family
-from planner.search.space.open_choices import with_split_backward
+from planner.search.space.open_choices import of_least_work, with_split_backward
 from planner.search.state.focus import MOST_HALVED, MOST_STAGES
 
 FURTHER = 1.01
@@ -190,7 +190,7 @@ class LatticeBounder:
         self._asked, self._estimates = asked, bool(estimate)
         number = self._numbers.setdefault(asked, len(self._numbers))
         family = replace(asked.family, split=False) if asked.by_replicas else asked.family
-        cuts = self._setting.cuts(family)
+        cuts = self._setting.cuts(of_least_work(self._setting.problem, family))
         data = cut_data(cuts, 0, binding=False)
         limit_s = UNLIMITED if self._counted else seconds
         request = LatticeRequest(number, data, best_ns, until_ns, limit_s, work, estimate)

@@ -25,7 +25,7 @@ def low_traffic_partition(cuts: FamilyPartitions, order: Sequence[int], balanced
     None where they do not, or no other cut has shorter ones.
     """
     num_stages = max(balanced) + 1
-    borders = _Borders(cuts, order, num_stages)
+    borders = BorderTimes(cuts, order, num_stages)
     stages = np.array([balanced[atom] for atom in order])
     longest = max(borders.times[k][np.searchsorted(stages, k + 1)] for k in range(num_stages - 1))
     works = np.concatenate([[0], np.cumsum([cuts.shares_ns[atom] for atom in order])])
@@ -61,13 +61,13 @@ def _ends(works: np.ndarray, times: Sequence[np.ndarray], speeds: Sequence[float
     return ends[-2::-1]
 
 
-class _Borders:
+class BorderTimes:
     """What messages take across the borders of stages, there and back, by the position in an order of each border."""
 
     def __init__(self, cuts: FamilyPartitions, order: Sequence[int], num_stages: int) -> None:
         self._machines = cuts.evaluator.problem.machines
         sizes = self._sizes(cuts, order)
-        places = cuts.places(tuple(range(num_stages)))
+        places = cuts.places_in_loop(num_stages)
         rows: dict[int, np.ndarray] = {}
         self.times: list[np.ndarray] = []
         for source, target in pairwise(places):

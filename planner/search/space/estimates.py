@@ -16,6 +16,7 @@ from planner.search.space.even_cuts import EvenCuts
 from planner.search.space.even_stages import Floats, Ints
 from planner.search.space.family_rows import FamilyRows
 from planner.search.space.replica_prices import ReplicaPrices, StageWeights
+from planner.search.space.stage_amounts import StageAmounts
 
 SPLIT_FILLING = 3
 """By how much split backwards shorten the filling: (p - 1) (F + I - W) in place of (p - 1) (F + I + W)."""
@@ -23,7 +24,7 @@ OFFLOADED = OFFLOAD.index("activations")
 FULL = RECOMPUTE.index("full")
 
 
-class Estimates:
+class Estimates(StageAmounts):
     """What the families of a table take and hold, about.
 
     Parameters
@@ -37,7 +38,7 @@ class Estimates:
     eager : bool
         Whether a schedule may keep enough micro-batches in flight for compute to wait for no message (eager 1F1B).
     coupled : float
-        Part of the shorter of device and host in which the longer waits for it (`TrainingJob`).
+        As of `StageAmounts`.
     """
 
     def __init__(
@@ -51,8 +52,9 @@ class Estimates:
         eager: bool,
         coupled: float,
     ) -> None:
-        self._rows, self._line, self._cuts, self._replicas = rows, line, cuts, replicas
-        self._whole_stages, self._eager, self._coupled = whole_stages, eager, coupled
+        super().__init__(rows, line, coupled)
+        self._cuts, self._replicas = cuts, replicas
+        self._whole_stages, self._eager = whole_stages, eager
 
     @property
     def step_ns(self) -> Floats:
@@ -69,16 +71,16 @@ class Estimates:
     @cached_property
     def _parts(self) -> tuple[Floats, Floats, Floats]:
         """Return what all micro-batches and the end of the step take, the filling of the line, and its messages."""
-        rows, chunks = self._rows, self._rows.chunks
+        rows, chunks = self.rows, self.rows.chunks
         stages = rows.places * chunks
-        forward, backward = (part / self._speed for part in self._times(*self._largest))
-        weights = self._weights(*self._largest)
-        beside = self._replicas.with_microbatches_ns(weights, forward, backward, self._kept(*self._largest), stages)
+        forward, backward = (part / self._speed for part in self.times(*self._largest))
+        weights = self.weights(*self._largest)
+        beside = self._replicas.with_microbatches_ns(weights, forward, backward, self.kept(*self._largest), stages)
         closing = self._replicas.closing_ns(weights, backward)
-        total = sum(self._times(*self._all))
+        total = sum(self.times(*self._all))
         p2p, along = self._messages_ns
         slowest = forward + backward
-        place = sum(self._times(*self._largest_place)) / self._place_speed + chunks * beside
+        place = sum(self.times(*self._largest_place)) / self._place_speed + chunks * beside
         looped = (place + chunks * (slowest + beside)) / 2 + 2 * np.maximum(0, p2p - slowest)
         waits = np.maximum(slowest + beside, p2p) if self._eager else slowest + beside + p2p
         pace = np.where(chunks > 1, looped, waits)
@@ -91,7 +93,7 @@ class Estimates:
 
         The first stage is what the others leave, so that the second place may hold more than the first.
         """
-        rows = self._rows
+        rows = self.rows
         last = rows.places - 1
         heaviest = self._cuts.heaviest[self._cuts.of] % rows.places
         places = (np.zeros_like(last), np.minimum(1, last), heaviest, last)
@@ -100,8 +102,8 @@ class Estimates:
 
     @cached_property
     def _all(self) -> tuple[Ints, Ints]:
-        begins = np.zeros_like(self._rows.places)
-        return begins, begins + self._line.forward.shape[1] - 1
+        begins = np.zeros_like(self.rows.places)
+        return begins, begins + self.line.forward.shape[1] - 1
 
     def _ends(self, cut: Ints, stage: Ints) -> tuple[Ints, Ints]:
         return self._cuts.begins[cut, stage], self._cuts.begins[cut, stage + 1]
@@ -122,52 +124,13 @@ class Estimates:
     def _place_speed(self) -> Floats:
         return self._cuts.speed[self._cuts.of_places]
 
-    def _over(self, prefix: Floats, first: Ints, after: Ints) -> Floats:
-        base, flat = self._rows.division * prefix.shape[-1], prefix.ravel()
-        found: Floats = flat.take(base + after) - flat.take(base + first)
-        return found
-
-    def _over_way(self, prefix: Floats, first: Ints, after: Ints) -> Floats:
-        """Return what depends on recompute, too."""
-        base = (self._rows.recompute * prefix.shape[1] + self._rows.division) * prefix.shape[-1]
-        flat = prefix.ravel()
-        found: Floats = flat.take(base + after) - flat.take(base + first)
-        return found
-
-    def _times(self, first: Ints, after: Ints) -> tuple[Floats, Floats]:
-        """Return F, and all of the backward, of one micro-batch, as the longer of device and host paces them."""
-        line = self._line
-        added = self._over(line.added, first, after) * (self._rows.count > 1)
-        backward = self._over(line.backward, first, after) + self._over_way(line.again, first, after)
-        host = self._over(line.host_backward, first, after) + self._over_way(line.host_again, first, after)
-        forward = self._paced(self._over(line.forward, first, after), self._over(line.host_forward, first, after))
-        return forward, self._paced(backward, host) + added
-
-    def _paced(self, device: Floats, host: Floats) -> Floats:
-        """Return what actions take that both have to get through (`costmodel.model.launches.paced_ns`)."""
-        found: Floats = np.maximum(device, host) + self._coupled * np.minimum(device, host)
-        return found
-
-    def _weights(self, first: Ints, after: Ints) -> StageWeights:
-        line = self._line
-        return StageWeights(
-            self._over(line.weights, first, after),
-            self._over(line.experts, first, after),
-            self._over(line.trained, first, after),
-            self._over(line.trained_experts, first, after),
-            line.unit[self._rows.division],
-        )
-
-    def _kept(self, first: Ints, after: Ints) -> Floats:
-        return self._over_way(self._line.kept, first, after)
-
     @cached_property
     def _message_bytes(self) -> Floats:
         """The longest message of a cut, one way."""
         begins = self._cuts.begins[:, 1:]
-        inner = begins < len(self._line.crossing) - 1
-        longest: Floats = np.where(inner, self._line.crossing[begins], 0.0).max(axis=1, initial=0.0)
-        found: Floats = longest[self._cuts.of] * self._line.message[self._rows.division]
+        inner = begins < len(self.line.crossing) - 1
+        longest: Floats = np.where(inner, self.line.crossing[begins], 0.0).max(axis=1, initial=0.0)
+        found: Floats = longest[self._cuts.of] * self.line.message[self.rows.division]
         return found
 
     @cached_property
@@ -176,7 +139,7 @@ class Estimates:
 
     def _held(self, place: Ints) -> Floats:
         """Return what a rank of one place of each family holds."""
-        rows, line = self._rows, self._line
+        rows, line = self.rows, self.line
         chunks, places, count = rows.chunks, rows.places, rows.count
         looped = np.minimum(chunks * count, 2 * (places - 1 - place) + (chunks - 1) * places + 1)
         done = np.where(chunks > 1, looped, np.minimum(count, places - place))
@@ -190,7 +153,7 @@ class Estimates:
             ends = self._ends(self._cuts.of, stage)
             number = np.where(chunks > 1, rounds * places + np.clip(rest - chunk * places, 0, places), done)
             held += here * self._activations(ends, number)
-            weights = weights.plus(self._weights(*ends), here)
+            weights = weights.plus(self.weights(*ends), here)
         offloaded = rows.offload == OFFLOADED
         window = 2 * held / np.maximum(1, done)
         last = (place == places - 1) * line.workspace[rows.division]
@@ -203,8 +166,8 @@ class Estimates:
 
     def _activations(self, ends: tuple[Ints, Ints], number: Ints) -> Floats:
         """Return the bytes that a stage keeps of micro-batches in flight; with full recompute one, and all inputs."""
-        kept = self._kept(*ends)
+        kept = self.kept(*ends)
         if not self._whole_stages:
             return number * kept
-        inputs = self._line.crossing[ends[0]] * self._line.message[self._rows.division]
-        return np.where(self._rows.recompute == FULL, kept + number * inputs, number * kept)
+        inputs = self.line.crossing[ends[0]] * self.line.message[self.rows.division]
+        return np.where(self.rows.recompute == FULL, kept + number * inputs, number * kept)

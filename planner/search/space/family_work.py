@@ -194,7 +194,8 @@ class Families(FamilySpace):
         freed, models = self.kept_bytes(family) - room, self.models(family.microbatch_size)
         least = min(model.least_again_ns(family.config, freed) for model in models)
         # one place is one stage, of which all runs again or nothing
-        return max(least, self.again_ns(family)) if least and places * family.chunks == 1 else least
+        whole = places * family.chunks == 1 and not self.problem.space.recompute_layers
+        return max(least, self.again_ns(family)) if least and whole else least
 
     def _spread(self, family: Family) -> tuple[StageConfig, tuple[int, ...]]:
         """Return what of a configuration decides the times that add up, on the ranks of the first place."""

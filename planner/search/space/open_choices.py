@@ -1,4 +1,4 @@
-"""Which choices besides cuts and configurations a search may make: split backward, replicas by stage, custom in-flight.
+"""Which choices besides cuts and configurations a search may make: split backward, custom in-flight, ways by stage.
 
 Each depends on the question alone. Leaves out who makes them, and whether that gains anything.
 """
@@ -42,3 +42,20 @@ def allows_per_stage_replicas(problem: Problem, pinned: PinnedPlaces) -> bool:
     run = problem.schedule in (AUTO, IN_FLIGHT, WITHIN_LIMIT, *REPLICA_SCHEDULES)
     run = run and problem.target in ("", "any", "executor")
     return run and not fixed and problem.planner == "ours" and not problem.exact
+
+
+def allows_recompute_by_stage(problem: Problem) -> bool:
+    """Whether recompute may differ by stage and layer: nothing fixes it, and the target takes stages that differ.
+
+    A proof leaves that out.
+    """
+    open_ones = problem.space.recompute is None and problem.planner == "ours" and not problem.exact
+    return open_ones and problem.target not in LINE_TARGETS and any(problem.memory_limits_bytes)
+
+
+def of_least_work(problem: Problem, family: Family) -> Family:
+    """Return a family that takes no longer: full stands for some layers, or for all recompute that differs by stage."""
+    some = problem.space.recompute_layers or allows_recompute_by_stage(problem)
+    if family.config.recompute != "full" or not some:
+        return family
+    return replace(family, config=replace(family.config, recompute="none"))

@@ -5,15 +5,17 @@ order. Leaves out which cuts are worth trying.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from costmodel.errors import NoPlanFits
+from costmodel.stages.config import recomputed
 from costmodel.stages.costs import largest
 from planner.candidate.candidate import IN_FLIGHT, Candidate, StagePlacement, in_loop
 from planner.candidate.evaluate import Evaluated, Evaluator
 from planner.candidate.order import WITHIN_LIMIT
 from planner.graph.atoms import Atoms, Partition
+from planner.graph.layers import first_layers
 from planner.question.problem import AUTO, AUTO_LOOPED
 from planner.question.targets import LINE_TARGETS
 from planner.search.space.dropped import Dropped
@@ -184,7 +186,7 @@ class FamilyPartitions:
             return False
         pricer = self.evaluator.pricer
         try:
-            whole = pricer.price((0,) * len(self.atoms), self.places((0,))).costs.stages[0]
+            whole = pricer.price((0,) * len(self.atoms), self.places((0,) * len(self.atoms))).costs.stages[0]
         except NoPlanFits:  # no host has room for all of it
             return True
         kept = largest(whole.activation_bytes)
@@ -195,7 +197,25 @@ class FamilyPartitions:
         """Return where the stages of a partition run."""
         if self.pinned.places:
             return self.pinned.around(partition, self.family.config)
-        return in_loop(self.family.config, max(partition) + 1, self.places_of(partition), self.permuted_ranks)
+        found = self.places_in_loop(max(partition) + 1)
+        count = self.evaluator.problem.space.recompute_layers
+        return found if count is None else self._with_layers(partition, found, count)
+
+    def places_in_loop(self, num_stages: int) -> tuple[StagePlacement, ...]:
+        """Return the places of so many stages, all configured as the family is."""
+        places = max(1, num_stages // self.family.chunks)
+        return in_loop(self.family.config, num_stages, places, self.permuted_ranks)
+
+    def _with_layers(
+        self, partition: Partition, places: Sequence[StagePlacement], count: int
+    ) -> tuple[StagePlacement, ...]:
+        """Return places whose stages run so many of their layers again; a stage without layers runs nothing again."""
+        rows: list[list[int]] = [[] for _ in places]
+        for stage, members in zip(partition, self.atoms.members, strict=True):
+            rows[stage] += members
+        names = (first_layers(self.atoms.graph, row, count) for row in rows)
+        configs = (recomputed(place.config, row) for place, row in zip(places, names, strict=True))
+        return tuple(replace(place, config=config) for place, config in zip(places, configs, strict=True))
 
     @property
     def permuted_ranks(self) -> tuple[int, ...]:

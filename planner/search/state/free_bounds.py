@@ -18,6 +18,7 @@ from planner.search.solvers.relaxation.closed_form import closed_form_ns
 from planner.search.solvers.relaxation.data import CutData
 from planner.search.space.family import Family
 from planner.search.space.family_work import Families
+from planner.search.space.open_choices import of_least_work
 from planner.search.space.partitions import FamilyPartitions
 from planner.search.space.pinned import PinnedPlaces
 from planner.search.space.pinned_bound import PinnedBound
@@ -187,7 +188,7 @@ class FreeBounds:
 
     def closed_form_ns(self, family: Family, num_places: int | None = None) -> int:
         """Return a tighter bound, in closed form, where the cut model knows the family."""
-        cheap = self.bound_ns(family, num_places) or 0
+        cheap, family = self.bound_ns(family, num_places) or 0, of_least_work(self._problem, family)
         if not self.is_bounded_exactly(family) or num_places == 1:
             return cheap
         if family not in self._data:

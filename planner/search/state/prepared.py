@@ -5,8 +5,10 @@ Leaves out how plans are found.
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, groupby
 from math import inf
+
+import numpy as np
 
 from costmodel.stages.config import StageConfig
 from costmodel.stages.measured_operators import MeasuredOperators
@@ -27,12 +29,15 @@ from planner.search.space.family_table import FamilyTable
 from planner.search.space.family_work import Families
 from planner.search.space.partitions import FamilyPartitions
 from planner.search.space.pinned import PinnedPlaces, pinned_pairs, pinned_places
+from planner.search.space.segment_prices import LayerSpans
 from planner.search.state.free_bounds import FreeBounds
 
 COARSER = (112, 80, 64, 56, 48, 40)
 """Atoms of graphs with towers that have more downsets between more atoms than a bound can go through."""
 LONG_SEQUENCE = 4096
 """Tokens of a rank from which on sequences are usually divided no further."""
+MOST_OF_A_LAYER = 16
+"""Atoms of a layer, in the mean, up to which cuts between layers are fine enough."""
 USUAL_EXPERTS = (1, 8, 32, 64)
 """Ranks over which experts are usually spread, in addition to as many as there are experts."""
 DOWNSETS_A_DEVICE, MOST_OF_TOWERS = 800, 50_000
@@ -224,6 +229,15 @@ class PreparedProblem:
                 if names[position]:
                     rows.setdefault(names[position], {})[atom] = None
         return tuple(tuple(row) for row in rows.values())
+
+    @cached_property
+    def layer_spans(self) -> LayerSpans:
+        """Where the first order is cut between layers; between any atoms where some layer does not follow itself."""
+        layer_of = {atom: number for number, row in enumerate(self.layers) for atom in row}
+        runs = [(key, len(list(row))) for key, row in groupby(layer_of.get(a, -1 - a) for a in self.orders[0])]
+        if len({key for key, _ in runs}) < len(runs) or len(runs) < len(self.atoms) // MOST_OF_A_LAYER:
+            runs = [(-1, 1)] * len(self.atoms)
+        return LayerSpans(np.array([0, *accumulate(size for _, size in runs)]), np.array([key >= 0 for key, _ in runs]))
 
     def _equal_layers(self, num_stages: int, embedding: int, loss: int) -> Partition | None:
         rows = equal_layers(self.problem.profile.graph, num_stages, embedding, loss)
