@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from costmodel.machines.cluster import Cluster, read_cluster
     from costmodel.model.profile import Profile, read_profile, write_profile
-    from planner.front import compare_plans, make_plan
+    from planner.front import compare_plans, judge, make_plan, memory, model, profile
     from planner.plan import Plan, read_plan, write_plan
     from planner.question.effort import Effort
     from planner.question.pins import Pins, read_pins
@@ -31,7 +31,11 @@ _FROM = {
     "Profile": "costmodel.model.profile",
     "Space": "planner.question.space",
     "compare_plans": "planner.front",
+    "judge": "planner.front",
     "make_plan": "planner.front",
+    "memory": "planner.front",
+    "model": "planner.front",
+    "profile": "planner.front",
     "read_cluster": "costmodel.machines.cluster",
     "read_pins": "planner.question.pins",
     "read_plan": "planner.plan",
@@ -42,7 +46,8 @@ _FROM = {
 
 __all__ = [
     "Cluster", "Comparison", "Effort", "Pins", "Plan", "PlanAnswer", "Problem", "Profile", "Space", "compare_plans",
-    "make_plan", "read_cluster", "read_pins", "read_plan", "read_profile", "write_plan", "write_profile",
+    "judge", "make_plan", "memory", "model", "profile", "read_cluster", "read_pins", "read_plan", "read_profile",
+    "write_plan", "write_profile",
 ]  # fmt: skip
 
 

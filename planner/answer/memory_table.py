@@ -7,12 +7,16 @@ the sequence: sizes are solved for and then evaluated. Leaves out times, but to 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from math import floor
+from typing import TYPE_CHECKING
 
 from costmodel.errors import PenstockError
 from planner.answer.held_memory import FixedPlans, HeldMemory
 from planner.answer.memory_spaces import changes, flags_of, strategies
 from planner.plan.fitting import FITS
 from planner.question.space import Space
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 LARGEST = 4096
 """Samples of a micro-batch up to which a largest one is sought."""
@@ -78,6 +82,12 @@ class MemoryTable:
                 change = None if held.fits == FITS else self._cheapest_change(space)
                 found.append(MemoryRow(strategy, self.microbatch_size, held, size, sequence, change))
         return found
+
+    def table(self) -> "DataFrame":
+        """Return a row for each strategy, sizes in bytes."""
+        from pandas import DataFrame
+
+        return DataFrame([row.to_json() for row in self.rows()]).set_index("strategy")
 
     def refusals(self) -> list[str]:
         """Return why strategies have no row, each with its reason."""

@@ -8,7 +8,7 @@ import pytest
 from planner import Effort, Plan, Problem, Space
 from planner.answer.decide import plan
 from planner.report.summary.alarms import alarms, is_impossible
-from planner.report.summary.rates import mfu
+from planner.report.summary.rates import mfu_causal
 from tests.support.described_models import described
 
 SEEN = {"families": 10, "families_seen": 10, "only_fits": False}
@@ -24,7 +24,7 @@ def asked() -> tuple[Problem, Plan]:
 
 def at_share(found: Plan, share: float) -> Plan:
     """The same plan in a step that makes it use so much of the peak."""
-    known = mfu(found)
+    known = mfu_causal(found)
     assert known
     step_ns = round(found.prediction.step_time_ns * known / share)
     return replace(found, prediction=replace(found.prediction, step_time_ns=step_ns))

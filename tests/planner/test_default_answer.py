@@ -11,8 +11,7 @@ from planner.checker import check_plan
 from planner.plan import Plan
 from planner.plan.rung import RUNGS, rung
 from planner.question.effort import Effort
-from planner.question.problem import Problem
-from planner.search.state.pool import NEAR
+from planner.question.problem import SIMPLICITY, Problem
 
 BATCH = 16
 
@@ -39,7 +38,7 @@ def test_the_chosen_plan_is_a_rung_that_its_target_runs_near_the_fastest_of_them
         assert [each.strategy for each in chosen] == [rung(found)]
         assert chosen[0].step_time_ns == found.prediction.step_time_ns
         fastest = min(each.step_time_ns for each in found.rungs if runs(each.runs_on, target))
-        assert found.prediction.step_time_ns <= NEAR * fastest
+        assert found.prediction.step_time_ns <= (1 + SIMPLICITY) * fastest
         assert found.search.best_step_time_ns <= fastest
 
 
@@ -49,7 +48,7 @@ def test_no_strategy_of_fewer_or_simpler_rungs_is_as_near_the_fastest(answers: l
         return len(ranks), sorted(ranks, reverse=True)
 
     for found, target in answers:
-        near = [e for e in found.rungs if e.step_time_ns <= found.search.best_step_time_ns * NEAR]
+        near = [e for e in found.rungs if e.step_time_ns <= found.search.best_step_time_ns * (1 + SIMPLICITY)]
         own = [e.strategy for e in near if runs(e.runs_on, target) and "recompute" not in e.why]
         assert simplicity(rung(found)) <= min(map(simplicity, own), default=simplicity(rung(found)))
 

@@ -158,7 +158,7 @@ def test_people_read_few_lines(tmp_path, capsys):
     assert main(["explain", str(tmp_path / "plan.json")]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].endswith("graph-pipeline, 4 stages on 4 ranks, graph-1f1b, 2 micro-batches of 2")
-    assert lines[3] == "next best: chain 0.000 ms (+21.0%)"
+    assert lines[3] == "next best: chain 150 ns (+21.0%)"
     assert len(lines) == 7 + 5 + 5 + 5 + 5 + 1
 
 

@@ -14,7 +14,7 @@ from planner import Effort, Plan, Problem, Space
 from planner.answer.decide import plan
 from planner.plan import Rung
 from planner.plan.rung import RUNGS, rung
-from planner.search.state.pool import NEAR
+from planner.question.problem import SIMPLICITY
 from tests.support.described_models import described
 from tests.support.offers_of_memory import GIB, WHOLE_OPERATORS, asked, cluster
 
@@ -45,7 +45,7 @@ def rows(found: Plan) -> dict[str, Rung]:
 def test_yolo_is_trained_data_parallel_and_alone_on_one_device(num_devices: int, strategy: str) -> None:
     found = plan(Problem(yolo(), None, num_devices, 64, 2, effort=Effort(2.0, 0.0)))
     assert rung(found) == strategy
-    assert found.prediction.step_time_ns <= NEAR * found.search.best_step_time_ns
+    assert found.prediction.step_time_ns <= (1 + SIMPLICITY) * found.search.best_step_time_ns
 
 
 @cache
@@ -131,7 +131,7 @@ def test_less_memory_never_makes_the_step_shorter_and_leads_up_the_ladder() -> N
     best = [found.search.best_step_time_ns for found in walk()]
     assert best == sorted(best)
     steps = [found.prediction.step_time_ns for found in walk()]
-    assert all(after >= before / NEAR for before, after in pairwise(steps))
+    assert all(after >= before / (1 + SIMPLICITY) for before, after in pairwise(steps))
     assert [rung(found) for found in walk()][:4] == ["data-parallel", "zero-1", "zero-2", "zero-3"]
     assert any("offload" in each.strategy for each in walk()[-1].rungs if not each.over_memory_bytes)
 
@@ -150,7 +150,7 @@ def test_where_nobody_runs_what_is_fixed_the_best_of_it_is_returned() -> None:
     found = plan(walked(space=replace(WHOLE_OPERATORS, zero=2, offload="optimizer", recompute="selective")))
     assert found.runs_on == ()
     assert "best_unrun" not in found.extra
-    assert found.prediction.step_time_ns <= found.search.best_step_time_ns * NEAR
+    assert found.prediction.step_time_ns <= found.search.best_step_time_ns * (1 + SIMPLICITY)
 
 
 def test_each_rung_says_what_it_lacks_or_how_much_slower_it_is() -> None:

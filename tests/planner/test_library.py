@@ -14,7 +14,21 @@ from benchmarks import default_commands, default_plan
 from costmodel.errors import UsageError
 from costmodel.model.profile import write_profile
 from costmodel.zoo.generated import generate
-from planner import Effort, Problem, Space, compare_plans, make_plan, read_plan, write_plan
+from planner import (
+    Effort,
+    Problem,
+    Space,
+    compare_plans,
+    judge,
+    make_plan,
+    memory,
+    model,
+    profile,
+    read_plan,
+    read_profile,
+    write_plan,
+)  # fmt: skip
+from planner.commands import main
 from planner.graph.names import stage_names
 from simulator.charts import new_figure
 from tests.support.repository import ROOT
@@ -123,3 +137,32 @@ def test_a_default_that_a_flag_beats_and_a_bound_above_a_plan_are_named() -> Non
 def test_a_question_that_cannot_be_meant_is_refused_before_any_search() -> None:
     with pytest.raises(UsageError, match="devices"):
         replace(QUESTION, num_devices=0)
+
+
+def test_a_described_model_and_its_memory_are_those_of_the_commands(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    described = model("llama3-8b", sequence=1024)
+    assert main(["model", "llama3-8b", "--sequence", "1024", "-o", str(tmp_path / "m.json"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["operators"] == len(described.graph.operators)
+    assert main(["memory", str(tmp_path / "m.json"), "--devices", "8", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    table = memory(described, 8).table()
+    assert list(table["point_bytes"]) == [row["point_bytes"] for row in rows]
+    assert list(table.index) == [row["strategy"] for row in rows]
+
+
+def test_a_dry_profile_is_that_of_the_command(tmp_path: Path) -> None:
+    assert main(["profile", "zoo:gpt:small", "--dry-run", "-o", str(tmp_path / "p.json")]) == 0
+    assert profile("zoo:gpt:small", dry_run=True).graph == read_profile(tmp_path / "p.json").graph
+
+
+def test_runs_are_judged_by_group(tmp_path: Path) -> None:
+    runs = tmp_path / "runs.csv"
+    header = "model,device,devices,batch,sequence,step_time_ms,source"
+    runs.write_text(
+        f"{header}\nllama3-8b,h100-sxm-80,8,64,4096,3000,ours\nllama3-8b,h100-sxm-80,8,64,4096,3100,theirs\n"
+    )
+    table = judge(runs)
+    assert list(table.index) == ["ours", "theirs"]
+    assert table.loc["ours", "time_mape_percent"] >= 0

@@ -19,6 +19,7 @@ from planner.graph.atoms import prepare
 from planner.plan import Plan, orders
 from planner.plan.limited_by import LimitedBy
 from planner.question.pins import Group, Pins, StagePin
+from planner.report.summary.text import duration
 from tests.properties.one_price import by_pins, hosts, made, random_candidate, random_problem
 from tests.support.pipelines import pipelines
 from tests.support.random_profiles import branches, chain, profile_of, random_profile
@@ -151,7 +152,7 @@ def test_operators_that_change_stage_are_counted_and_named() -> None:
     assert "2 of 8 operators changed stage (2 in op4 .. op5 from stage 1 to 0)" in said(answer)
     old_ns, new_ns = start(answer)["step_time_ns"], answer.plan.prediction.step_time_ns
     assert isinstance(old_ns, int)
-    assert f"would take {old_ns / 1e6:.3f} ms here, this one {new_ns / 1e6:.3f} ms" in said(answer)
+    assert f"would take {duration(old_ns)} here, this one {duration(new_ns)}" in said(answer)
     assert f"({100 * (1 - new_ns / old_ns):.2f} % less)" in said(answer)
 
 

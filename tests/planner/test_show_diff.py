@@ -46,7 +46,7 @@ def test_show_says_what_stands_in_the_file(tmp_path: Path, capsys: pytest.Captur
     assert main(["show", path]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].endswith("diamond (5 operators), graph-pipeline on 4 ranks of cpu")
-    assert "memory       0.0 MiB of 0.0 MiB (2.50 %) on rank 0, at most 0.0 MiB" in lines
+    assert "memory       25 bytes of 1000 bytes (2.50 %) on rank 0, at most 25 bytes" in lines
     assert sum("join .. loss" in line or "join (2)" in line for line in lines) == 1
 
 

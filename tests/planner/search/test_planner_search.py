@@ -342,7 +342,7 @@ def test_the_command_says_when_messages_are_free_because_nothing_was_measured(tm
     write_profile(tmp_path / "p.json", replace(branches(2, 2), links=None))
     words = ["--devices", "2", "--batch", "4", "--time-limit", "1", "-o", str(tmp_path / "plan.json")]
     assert main(["plan", str(tmp_path / "p.json"), *words]) == 0
-    assert "messages are free: no links were measured or given" in capsys.readouterr().out
+    assert "messages are free: no links were measured or given" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_first_plan_that_takes_longer_than_the_limit_is_said_beforehand(tmp_path, capsys, monkeypatch) -> None:
