@@ -6,8 +6,9 @@ A question is one model, device, number of devices, batch, sequence, precision a
 configurations the one that is fastest by our price is the recipe. Ours is what `penstock plan` finds with every choice
 open, in the same trainer's habits. `ratio` is our best step over the recipe's by our price: above 1 the recipe is
 ahead, and the command ends with exit 1. `in_interval` says whether the measured step lies where four of five should.
-Recipes whose degrees cannot be said (experts over tensor ranks) are skipped and counted. Leaves out schedules that a
-recipe runs and no search tries.
+The tables do not tell what a recipe runs again: one that does not fit without is priced with the least recompute that
+fits, and whether it fits then is said. Recipes whose degrees cannot be said (experts over tensor ranks) are skipped and
+counted. Leaves out schedules that a recipe runs and no search tries.
 """
 
 import argparse
@@ -27,6 +28,7 @@ from costmodel.errors import PenstockError
 from planner import Effort, Problem, Space, make_plan
 from planner.measured.job import MeasuredJob
 from planner.measured.predicted import Predicted, Predictor
+from planner.plan.fitting import DOES_NOT_FIT
 from planner.question.problem import AUTO
 
 LEAST_DEVICES = 8
@@ -57,7 +59,7 @@ def free(job: MeasuredJob, seconds: float) -> Problem:
 def row(jobs: Sequence[MeasuredJob], seconds: float) -> dict[str, Any]:
     """Return one question's row: the recipe that we price as the fastest, and ours."""
     predictor = Predictor()
-    predicted = [(job, predictor.all([job])[0]) for job in jobs]
+    predicted = [_that_fits(job, predictor) for job in jobs]
     first = jobs[0]
     case = f"{first.model} on {first.num_devices} {first.device} {first.precision}, batch {first.batch}"
     priced = [pair for pair in predicted if not pair[1].why_not]
@@ -79,6 +81,19 @@ def row(jobs: Sequence[MeasuredJob], seconds: float) -> dict[str, Any]:
         "measured_ms": job.step_ns / 1e6,
         "in_interval": is_within(recipe),
     }
+
+
+def _that_fits(job: MeasuredJob, predictor: Predictor) -> tuple[MeasuredJob, Predicted]:
+    """Return a job as it is told, or with the least recompute with which it fits, and its price."""
+    told = job, predictor.all([job])[0]
+    if told[1].fits != DOES_NOT_FIT or job.space.recompute != "none":
+        return told
+    for recompute in ("selective", "full"):
+        again = replace(job, space=replace(job.space, recompute=recompute))
+        found = predictor.all([again])[0]
+        if not found.why_not and found.fits != DOES_NOT_FIT:
+            return again, found
+    return told
 
 
 def said(job: MeasuredJob) -> str:
