@@ -34,8 +34,9 @@ print(measured.device.name, measured.dtype, "micro-batches of", measured.microba
 # ## What was measured, and what would have been estimated
 #
 # The same model is described without the device by `penstock model zoo:mmt`. The table adds up the forwards and the
-# backwards of all operators at each size. At the small sizes the host issues kernels more slowly than the device runs them:
-# measured times hold that wait, and the estimate of the device alone does not. At the largest size the two are near.
+# backwards of all operators at each size. At the small sizes the host issues kernels more slowly than the device runs
+# them: measured times hold that wait, and the estimate of the device alone does not. At the largest size the two are
+# near.
 
 # %%
 estimated = model("zoo:mmt", microbatch_sizes=measured.microbatch_sizes, precision="bf16")
