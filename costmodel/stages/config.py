@@ -57,7 +57,7 @@ class StageConfig:
         self._check_shard_group()
 
     def _check_shard_group(self) -> None:
-        """Refuse replicas that cannot divide states among so many; groups of all replicas are none."""
+        """Refuse a group that does not divide the replicas, or that experts do not; one of all replicas is 0."""
         if not self.zero or self.shard_group == self.data:
             object.__setattr__(self, "shard_group", 0)
         if not self.shard_group:

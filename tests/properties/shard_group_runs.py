@@ -1,10 +1,12 @@
 """Shard groups run on eight ranks: gradients of one process, collectives and bytes as planned, and what is held."""
 
+from typing import Any
+
 from tests.support.ranks import parallel_jobs as jobs
 from tests.support.ranks.rank_pool import RankPool
 
 MODEL = "tests.support.hugging_face_models:llama"
-CASES = [
+CASES: list[dict[str, Any]] = [
     {"num_stages": stages, "data": (8 // stages,) * stages, "zero": (zero,) * stages, "shard_group": group}
     for stages, group in ((1, 4), (1, 2), (2, 2))
     for zero in (1, 2, 3)

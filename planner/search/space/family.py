@@ -381,7 +381,7 @@ class FamilySpace:
 
 
 def _may_share(config: StageConfig, group: int) -> bool:
-    """Whether so many of a stage's replicas may divide states; 0 for all."""
+    """Whether a group of this number of replicas may divide states; 0 stands for all."""
     ranks = group * config.context
     return not group or (config.data % group == 0 and ranks > 1 and ranks % config.expert == 0)
 
