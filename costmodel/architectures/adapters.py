@@ -1,4 +1,4 @@
-"""Low-rank adapters beside the frozen linear layers of a described model's blocks (Hu et al., LoRA, ICLR 2022).
+"""Low-rank adapters of the frozen linear layers of a described model's blocks (Hu et al., LoRA, ICLR 2022).
 
 Each adapted layer gets two thin ones, named as peft names them, whose product is added to its output; they divide over
 tensor-parallel ranks as Megatron-Bridge divides them. Leaves out routers, grouped experts, embedding and head, which

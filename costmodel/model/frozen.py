@@ -1,4 +1,4 @@
-"""A graph in which some parameters train alone: adapters beside a frozen model (LoRA), or nothing (inference)."""
+"""A graph in which some parameters train alone: adapters of a frozen model (LoRA), or nothing (inference)."""
 
 from collections.abc import Collection
 from dataclasses import replace
