@@ -1,4 +1,4 @@
-"""Low-rank adapters beside the frozen linear layers of a described model's blocks (Hu et al., LoRA, ICLR 2022).
+"""Low-rank adapters of the frozen linear layers of a described model's blocks (Hu et al., LoRA, ICLR 2022).
 
 Each adapted layer gets two thin ones, named as peft names them, whose product is added to its output; they divide over
 tensor-parallel ranks as Megatron-Bridge divides them. Leaves out routers, grouped experts, embedding and head, which
@@ -10,6 +10,7 @@ from typing import Any
 
 from costmodel.architectures.builder import Value
 from costmodel.architectures.layer_operators import LayerOperators, join
+from costmodel.errors import UsageError
 from costmodel.model.blocks import block_of
 from costmodel.model.frozen import train_alone
 from costmodel.model.graph import OperatorGraph
@@ -30,6 +31,8 @@ class AdaptedLayers(LayerOperators):
         frozen = super().linear(module, x, outer, split, **shape)
         if split == "whole" or not block_of(module):
             return frozen
+        if self.lora_rank > (widest := max(x.width, outer)):
+            raise UsageError(f"--lora-rank {self.lora_rank} is above both widths of {module}; give at most {widest}")
         down_split, up_split = SPLITS.get(split, (split, split))
         down = super().linear(join(module, DOWN), x, self.lora_rank, down_split, inner=shape.get("inner", 0))
         up = super().linear(join(module, UP), down, outer, up_split)

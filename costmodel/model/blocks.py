@@ -5,8 +5,10 @@ A part is what trainers divide a model into: a block, or the outermost module th
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 
+@lru_cache(1 << 16)
 def block_of(module: str) -> str:
     """Return the path of a module's block, up to its first number; empty for none: ``layers.3`` of ``layers.3.mlp``."""
     parts = module.split(".")

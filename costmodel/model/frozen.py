@@ -1,4 +1,4 @@
-"""A graph in which some parameters train alone: adapters beside a frozen model (LoRA), or nothing (inference)."""
+"""A graph in which some parameters train alone: adapters of a frozen model (LoRA), or nothing (inference)."""
 
 from collections.abc import Collection
 from dataclasses import replace
@@ -16,6 +16,7 @@ def train_alone(graph: OperatorGraph, names: Collection[str]) -> OperatorGraph:
     for position, operator in enumerate(graph.operators):
         if not (reached.isdisjoint(graph.predecessors[position]) and set(operator.parameters).isdisjoint(names)):
             reached.add(position)
+    index = graph.index
     return replace(
         graph,
         operators=tuple(
@@ -26,7 +27,7 @@ def train_alone(graph: OperatorGraph, names: Collection[str]) -> OperatorGraph:
             )
             for i, operator in enumerate(graph.operators)
         ),
-        tensors=tuple(replace(each, gradient=graph.index[each.producer] in reached) for each in graph.tensors),
+        tensors=tuple(replace(each, gradient=index[each.producer] in reached) for each in graph.tensors),
         parameters=tuple(replace(each, trainable=each.name in names) for each in graph.parameters),
     )
 

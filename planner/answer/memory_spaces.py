@@ -12,7 +12,7 @@ MOST_STAGES = 8
 
 
 def strategies(count: int, num_blocks: int, num_experts: int) -> Iterator[tuple[str, Space]]:
-    """Yield the names of strategies on so many devices with what they fix, the simplest first."""
+    """Yield the names of strategies on a number of devices with what they fix, the simplest first."""
     fixed = Space(stages=1, tensor=1, data=1, zero=0, recompute="none", offload="none")
     if count == 1:
         yield "single", fixed

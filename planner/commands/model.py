@@ -60,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=positive,
         default=0,
         metavar="R",
-        help="freeze a described model and train low-rank adapters beside its blocks' linear layers",
+        help="freeze a described model and train low-rank adapters of its blocks' linear layers",
     )
     parser.add_argument(
         "--trainer", default="", metavar="NAME", help=f"whose habits plans are priced by, of {', '.join(trainers())}"

@@ -1,6 +1,7 @@
 """Predict the timeline and memory of a plan, or of a schedule by name.
 
     penstock simulate plan.json --chart timeline.png --trace trace.json
+    penstock simulate plan.json --memory-snapshot 0=rank0.json
     penstock simulate --schedule zb-h1 --ranks 8 --microbatches 32 --forward-ns 1000
     penstock simulate --schedule graph-1f1b --microbatches 16 --costs costs.json
     penstock simulate --schedule orders.csv --microbatches 8 --forward-ns 1000
@@ -11,7 +12,8 @@ activation shares (peak_activations, no bytes); with --costs and for plans it is
 better orders until they are proved, for 20 s at most or --time-limit. --recompute puts an R, a forward run again,
 before each backward of some stages: without --costs it takes as long as the forward; with --memory-limit it runs
 earlier where a rank idles and the limit allows it. --offload copies what forwards keep to the host and back, during
-compute, where both copies fit before the backward: the step takes as long as without.
+compute, where both copies fit before the backward: the step takes as long as without. --memory-snapshot holds a plan's
+memory against what a rank held: torch's memory snapshot as JSON (docs/guide.md).
 """
 
 import argparse
@@ -79,6 +81,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--time-limit", type=limit, metavar="S", help="of a synthesis; 0 = heuristic alone")
     parser.add_argument("--p2p", choices=P2P_MODES, default="latency", help="how transfers take time")
     parser.add_argument("--optimizer-mode", choices=OPTIMIZER_MODES, default="independent")
+    parser.add_argument("--memory-snapshot", action="append", default=[], metavar="RANK=FILE",
+                        help="what a rank of the plan held (JSON); again for others")  # fmt: skip
     parser.add_argument("--trace", metavar="F", help="write a Perfetto trace")
     parser.add_argument("--chart", metavar="F", help="draw timeline and memory (.png, .svg or .pdf)")
     parser.add_argument("--seed", type=seed, default=0)
@@ -109,9 +113,15 @@ def _simulate_plan(args: argparse.Namespace) -> Answer:
         "ranks": len(plan.orders),
         "peak_memory_bytes": list(spread(of.blocks, timeline.peak_memory_bytes)),
     }
-    return _answer(
+    answer = _answer(
         args, of.schedule, of.costs, timeline, None, extra, speeds=of.speeds, blocks=of.blocks, replicas=of.replicas
     )
+    if not args.memory_snapshot:
+        return answer
+    from planner.measured.snapshots import held_rows, held_table
+
+    rows = held_rows(plan, args.memory_snapshot)
+    return replace(answer, json={**answer.json, "memory_snapshots": rows}, text=[*answer.text, held_table(rows)])
 
 
 def _simulate_schedule(args: argparse.Namespace) -> Answer:
@@ -120,6 +130,8 @@ def _simulate_schedule(args: argparse.Namespace) -> Answer:
 
     if not args.schedule or not args.microbatches:
         raise UsageError("give a plan file, or --schedule NAME with --microbatches M")
+    if args.memory_snapshot:
+        raise UsageError("--memory-snapshot goes with a plan file, whose ranks it is of")
     given = given_orders(args)
     costs, share_bytes = costs_of(args, given)
     limit = None if args.memory_limit is None else int(args.memory_limit * (share_bytes or 1))

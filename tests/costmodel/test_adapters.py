@@ -50,6 +50,11 @@ def test_a_frozen_weight_gets_no_gradient_and_what_precedes_all_adapters_has_no_
     assert not head.saved, "a frozen matrix product needs its input for nothing"
 
 
+def test_a_rank_above_the_widths_of_a_layer_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"--lora-rank 4097 is above both widths of .*q_proj; give at most 4096"):
+        make("llama3-8b", "h100-sxm-80", (1,), lora_rank=4097)
+
+
 @pytest.mark.parametrize("model", ["zoo:gpt:small", "gpt", "nasnet", "a_module:build"])
 def test_models_that_are_not_described_are_adapted_by_their_own_module(model: str) -> None:
     with pytest.raises(UsageError, match=r"--lora-rank adapts what is described.*requires_grad_"):
