@@ -4,10 +4,10 @@
 
 Each model is profiled on this CPU, planned for four devices under each of `CHOICES` and run on four gloo ranks, one
 thread each. With `--estimated` it is captured by `penstock model`, not run, and its profile is taken for this CPU's: of
-a captured model's prices collectives, bytes and memory are held against the run, times are not. Collectives and their
-bytes are counted where torch hands them to the process group, the whole third step. Memory is that of all tensors which
-are alive in a rank at once, seen after each operator of that step; the plan's is its `peak_memory_bytes`. The first
-rank of each place is shown. Leaves out times: four ranks share two cores.
+a captured model's prices collectives, bytes and memory are held against the run. Collectives and their bytes are
+counted where torch hands them to the process group, the whole third step. Memory is that of all tensors which are alive
+in a rank at once, seen after each operator of that step; the plan's is its `peak_memory_bytes`. The first rank of each
+place is shown. Leaves out times: four ranks share two cores.
 """
 
 import argparse

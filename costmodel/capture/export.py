@@ -12,13 +12,14 @@ import logging
 import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import fx, nn
+from torch._export.utils import _compiling_state_context
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils import _pytree as pytree
 
@@ -46,6 +47,7 @@ _HINTS = (
     ("data-dependent", "Python that branches on tensor values must become torch.where or torch.cond"),
     ("Python's random", "draw them by torch, in every step anew: nn.Dropout, or torch.where over torch.rand"),
     ("not a known type", "return tensors in tuples, lists or dicts, or register the type with torch.utils._pytree"),
+    ("constant's list", "tensors of numbers are buffers, and gradients are taken by the step, not by the forward"),
     ("fake tensor", "a kernel of your own must be given a fake one with register_fake of torch's library module"),
     ("", "make the model's forward pass torch.export.export(model, inputs, strict=False)"),
 )
@@ -115,7 +117,8 @@ def _exported(
     if not plan_only:
         raise InvalidInput(f"{model.name}: {reason}. {_what_is_left(model)}")
     try:
-        with running(model.name), no_cache(configs_with_cache(model.module)):
+        alike = _compiling_state_context() if _is_on_meta(model) else nullcontext()  # choices that export makes
+        with running(model.name), no_cache(configs_with_cache(model.module)), alike:
             return _flat(*trace_eagerly(fixed), None, model, fixed.batch, reason)
     except InvalidInput:
         if not _is_on_meta(model):
