@@ -179,8 +179,10 @@ class CutsWithinMemory(Subsolver):
     def steps(self) -> Generator[None]:
         """Cut one family after the other."""
         state, table = self.state, self.state.prepared.table
+        if table is None:
+            return
         best_ns = float(state.pool.best.step_time_ns) if state.pool.best_fits else np.inf
-        for row in islice(rows_to_cut(state.prepared, table, best_ns), NUM_ROWS) if table else ():
+        for row in islice(rows_to_cut(state.prepared, table, best_ns), NUM_ROWS):
             family = table.family(row)
             if row not in self.done and state.pool.runs_config(family.config, pipelined=True):
                 self.done.add(row)
