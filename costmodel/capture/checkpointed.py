@@ -59,7 +59,7 @@ def runs_of(capture: Capture, operators: Sequence[str], again: Sequence[str]) ->
 
 
 def checkpointed_part(part: Part, buffers: Sequence[torch.Tensor]) -> Part:
-    """Return a part that computes the same, each run under a checkpoint of its own; `buffers` are those it may write."""
+    """Return a part that computes the same, each run under a checkpoint; `buffers` are those that it may write."""
     graph = fx.Graph()
     graph.output(graph.graph_copy(part.module.graph, {}))
     module = fx.GraphModule(part.module, graph)

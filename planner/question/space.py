@@ -30,7 +30,7 @@ class Space:
     zero : int
     recompute, offload : str
     recompute_layers : int
-        Of the layers of each stage only the first so many run again, under recompute ``full``.
+        How many of the layers of each stage run again, the first ones, under recompute ``full``.
     """
 
     stages: int | None = None

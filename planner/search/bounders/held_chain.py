@@ -66,7 +66,7 @@ class _Chain:
         ]
 
     def _with_room_for(self, number: int) -> Floats:
-        """Return what stretches take of a micro-batch where so many are in flight; infinite where these do not fit."""
+        """Return what stretches take of a micro-batch with this number in flight; infinite where these do not fit."""
         lacking = np.maximum(0.0, self._kept - self._room / number)
         works = np.where(self._room > 0, self.works, np.inf)
         for price, freed in self._freed:

@@ -122,7 +122,7 @@ class SegmentPrices:
         return sums[0], sums[1], float(made.max(initial=0.0))
 
     def within(self, limit_bytes: float, depth: int, ways: Sequence[int]) -> WaysWithin:
-        """Return the fastest of some ways in which each stretch fits with so many micro-batches in flight."""
+        """Return the fastest of some ways in which each stretch fits with that number of micro-batches in flight."""
         each = [self._of_way(way, limit_bytes, depth) for way in ways]
         times = np.array([np.where(held_bytes <= limit_bytes, work_ns, np.inf) for work_ns, held_bytes in each])
         best, number = np.argmin(times, axis=0), np.arange(len(self.firsts))
