@@ -109,7 +109,11 @@ def test_where_memory_binds_some_layers_of_some_stages_run_again_and_that_is_fas
     tight = PreparedProblem(llama(0.9 * peak / 2**30))
     table = tight.table
     assert table
-    found = [e for row in rows_to_cut(tight, table, np.inf) for e in MemoryCuts(tight, table, row).found(np.inf)]
+    found = [
+        e
+        for row in rows_to_cut(tight, table, np.inf)
+        for e in MemoryCuts(tight, table, row, tight.layer_spans).found(np.inf)
+    ]
     best = min(found, key=lambda each: each.sort_key)
     full = tight.cuts(replace(family, config=replace(family.config, recompute="full"))).evaluate(even)
     assert best.fits
