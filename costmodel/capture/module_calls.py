@@ -5,7 +5,7 @@ read of it is among its outputs. Outer calls come before those inside them. Modu
 called: what they draw would depend on the cut. Leaves out how calls are found (`calls`), and what a part does else.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from copy import copy
 from typing import Any
@@ -21,11 +21,12 @@ from costmodel.capture.draws import draws_anywhere
 from costmodel.errors import DoesNotMatch
 
 _NOTHING = nullcontext()
+EMPTY: Mapping[fx.Node, int] = {}
 _aten = torch.ops.aten
 
 
 def whole_calls(
-    capture: Capture, inside: Collection[fx.Node], sends: Iterable[str]
+    capture: Capture, inside: Collection[fx.Node], sends: Iterable[str], run_of: Mapping[fx.Node, int] = EMPTY
 ) -> tuple[tuple[ModuleCall, ...], dict[str, str]]:
     """Return the calls that a part of these nodes can make, outer ones in place of those inside them.
 
@@ -41,6 +42,8 @@ def whole_calls(
         if not held or taken.intersection(held):
             continue
         reason = CUT if len(held) < len(own) else _open_reason(capture, call, sent, leaving)
+        if len({run_of.get(node) for node in own}) > 1:
+            reason = reason or "a part of it is computed again by itself"
         unread = [node.name for node in call.inputs.nodes if not _is_there(capture, node, inside, entering)]
         if unread and not reason:
             reason = f"it is given {unread[0]}, which it does not read and no stage sends"

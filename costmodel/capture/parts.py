@@ -6,7 +6,7 @@ modules (`module_calls`) where they lie in it whole; the rest of it, glue and mo
 program's nodes. Leaves out who sends what to whom.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import getitem
 from typing import Any
@@ -24,6 +24,8 @@ from costmodel.model.graph import LOSS
 
 LOSS_WEIGHT = "loss_weight"
 """Key of a part's result under which the weight of a (sum, weight) loss is stored."""
+RUN = "run"
+"""Key of a node's `meta` under which the number of the run is stored with which it is computed again."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +112,7 @@ def extract(
     *,
     with_modules: bool = False,
     view: nn.Module | None = None,
+    runs: Sequence[Collection[str]] = (),
 ) -> Part:
     """Cut a part out of a captured model.
 
@@ -123,6 +126,8 @@ def extract(
         Whether modules that lie in the part whole are called as themselves.
     view : torch.nn.Module, optional
         Whose modules and parameters are called and read in place of the model's own, by their names.
+    runs : sequence of collections of str
+        Operators that are computed again together, which no called module joins with others.
 
     Raises
     ------
@@ -137,8 +142,9 @@ def extract(
         if name not in capture.flows or capture.flows[name].producer not in chosen:
             raise DoesNotMatch(f"the tensor {name!r} is not computed by these operators; the plan was made otherwise")
     inside = {node for name in chosen - {LOSS} for node in capture.groups[name].nodes}
-    calls, left = whole_calls(capture, inside, sends) if with_modules else ((), {})
-    cutter = _Cutter(capture, inside, calls, view)
+    run_of = {node: i for i, row in enumerate(runs) for name in row for node in capture.groups[name].nodes}
+    calls, left = whole_calls(capture, inside, sends, run_of) if with_modules else ((), {})
+    cutter = _Cutter(capture, inside, calls, view, run_of)
     leaves = capture.outputs if LOSS in chosen else ()
     module = cutter.cut(sends, leaves)
     parameters = {p: None for name in capture.groups if name in chosen for p in capture.groups[name].parameters}
@@ -150,9 +156,14 @@ class _Cutter:
     """Copies nodes of a program into a new graph; placeholders represent all that lies outside."""
 
     def __init__(
-        self, capture: Capture, inside: set[fx.Node], calls: Iterable[ModuleCall], view: nn.Module | None
+        self,
+        capture: Capture,
+        inside: set[fx.Node],
+        calls: Iterable[ModuleCall],
+        view: nn.Module | None,
+        run_of: Mapping[fx.Node, int],
     ) -> None:
-        self.capture, self.view = capture, view
+        self.capture, self.view, self.run_of = capture, view, run_of
         self.read: dict[str, None] = {}
         self.inside = inside
         self.call_of = {node: call for call in calls for node in call.nodes if node in inside}
@@ -198,7 +209,13 @@ class _Cutter:
         if node.op == "get_attr":
             return self._attribute(node)
         self.copies[node] = copy = self.graph.node_copy(node, self._value)
+        self._mark(copy, node)
         return copy
+
+    def _mark(self, copy: fx.Node, node: fx.Node) -> None:
+        """Note with which run a copy is computed again, as its node is."""
+        if node in self.run_of:
+            copy.meta[RUN] = self.run_of[node]
 
     def _attribute(self, node: fx.Node) -> fx.Node:
         # One flat attribute each: looking one up through nested modules takes microseconds a step.
@@ -221,9 +238,11 @@ class _Cutter:
         name = f"call_{len(self.attributes)}"
         self.attributes[name] = MadeCall(self._module(call.path), call)
         made = self.graph.call_module(name, tuple(self._value(node) for node in call.inputs.nodes))
+        self._mark(made, next(node for node in call.nodes if node in self.inside))
         for number, node in enumerate(call.outputs.nodes):
             if node not in self.copies:  # a module may return what it was given
                 self.copies[node] = self.graph.call_function(getitem, (made, number))
+                self._mark(self.copies[node], node)
         for node in call.nodes:
             if node in self.call_of and node not in self.copies:
                 before = passed_on(node, call.nodes)

@@ -194,8 +194,10 @@ class Stage:
         if running.loss is not None and running.loss.requires_grad:
             edges.append(running.loss)
             gradients.append(running.loss_gradient)
-        if edges:
-            torch.autograd.backward(edges, gradients)
+        drawing = _NOTHING if self.draws is None else self.draws.of_microbatch(first)  # by what runs again
+        with drawing:
+            if edges:
+                torch.autograd.backward(edges, gradients)
         if self.queue is not None:
             self.weight_halves[first] = self.queue.drain()
         if self.part.has_loss:

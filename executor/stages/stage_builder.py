@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from costmodel.capture.checkpointed import checkpointed_part, runs_of
 from costmodel.capture.parts import Part, extract
 from costmodel.capture.shapes import fetch
 from costmodel.capture.split import split_part
@@ -61,6 +62,8 @@ class StageBuilder:
                 "action, which would draw others than one at a time: plan with multiples of 1 (another --schedule than "
                 "graph-kfkb)"
             )
+        if planned.config.recomputed_operators:
+            part = self._checkpointed(index, part, split=queue is not None)
         part = part if queue is None else split_part(part, queue)
         buffers = self._buffers(part)
         part = _rooted(part, view)
@@ -84,6 +87,24 @@ class StageBuilder:
             draws=self.draws if draws else None,
         )
 
+    def _checkpointed(self, index: int, part: Part, *, split: bool) -> Part:
+        """Return a part some of whose operators run again in the backward.
+
+        Raises
+        ------
+        DoesNotMatch
+            When its backward is split, or they read buffers that they write, which others do in between.
+        """
+        again = self.context.plan.stages[index].config.recomputed_operators
+        why = "splits its backward" if split else ""
+        if read := sum(one.is_read for one in written_by(self.context.capture, again)):
+            why = why or f"they read {read} buffers that they write"
+        if why:
+            raise DoesNotMatch(
+                f"stage {index} runs {len(again)} of its operators again and {why}; plan it with recompute none or full"
+            )
+        return checkpointed_part(part, self._buffers(part))
+
     def _buffers(self, part: Part) -> tuple[torch.Tensor, ...]:
         """Return the model's buffers that a part reads."""
         known = {id(buffer) for buffer in self.context.capture.model.module.buffers()}
@@ -97,7 +118,8 @@ class StageBuilder:
         named = dict.fromkeys(name for wire in self.wiring.outgoing(index) for name in wire.names)
         relayed = {name for wire in self.wiring.incoming(index) for name in wire.names}
         sends = [name for name in named if name not in relayed]
-        return extract(self.context.capture, operators, sends, with_modules=with_modules, view=view)
+        runs = runs_of(self.context.capture, operators, self.context.plan.stages[index].config.recomputed_operators)
+        return extract(self.context.capture, operators, sends, with_modules=with_modules, view=view, runs=runs)
 
     def evaluated(self, stage: Stage, view: nn.Module | None) -> Stage:
         """Return a stage as it computes in eval mode; of a view, only its modules know how they are divided."""

@@ -86,7 +86,7 @@ def executor_problems(plan: Plan, *, divides: bool = False) -> Iterator[PlanProb
         config = stage.config
         degrees = ("context",) if divides else ("sequence", "context", "expert")
         wrong = [name for name in degrees if getattr(config, name) > 1]
-        wrong += ["recompute"] if config.recompute in ("selective", "operators") else []
+        wrong += ["recompute"] if config.recompute == "selective" else []
         wrong += ["offload"] if config.offload != "none" else []
         for name in wrong:
             yield PlanProblem(

@@ -6,7 +6,7 @@ MiCS, which is a ZeRO-3 (`runtime/zero/mics.py`). Leaves out how stages follow e
 (`planner.question.pipeline_support`).
 """
 
-from costmodel.stages.config import RECOMPUTE, StageConfig
+from costmodel.stages.config import BY_OPERATOR, RECOMPUTE, StageConfig
 from costmodel.stages.strategies import EXECUTOR
 
 Names = tuple[str, ...]
@@ -29,7 +29,7 @@ def config_refusal(target: str, config: StageConfig, pipelined: bool) -> str:
     if target == "torchtitan" and config.zero == 0 and config.context * config.tensor % config.expert:
         return "expert parallelism without ZeRO-2 or 3"
     if config.recompute not in recompute:
-        return f"{config.recompute} recompute"
+        return "recompute of some operators" if config.recomputed_operators else f"{config.recompute} recompute"
     return "" if config.offload in offload else f"offload of {config.offload}"
 
 
@@ -37,7 +37,7 @@ def _taken(target: str, pipelined: bool) -> tuple[Names, tuple[int, ...], Names,
     """Return what a target runs inside stages: degrees, stages of ZeRO, recompute, offload."""
     every = ("tensor", "sequence", "context", "expert")
     if target == EXECUTOR:
-        return ("tensor",), (0, 1, 2, 3), ("none", "full"), ("none",)
+        return ("tensor",), (0, 1, 2, 3), ("none", "full", BY_OPERATOR), ("none",)
     if target == "torchtitan":
         return every, (0, 2, 3), RECOMPUTE, ("none",)
     if target == "megatron":

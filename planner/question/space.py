@@ -32,7 +32,7 @@ class Space:
     shard_group : int
         Replicas that divide states under ZeRO; all of them, or as many as a host has.
     recompute_layers : int
-        Of the layers of each stage only the first so many run again, under recompute ``full``.
+        How many of the layers of each stage run again, the first ones, under recompute ``full``.
     """
 
     stages: int | None = None

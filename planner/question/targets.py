@@ -22,7 +22,10 @@ def _executor(plan: Plan, graph: OperatorGraph) -> str:
     wrong = next(filter(None, found), "")
     if wrong:
         return wrong
-    remade = [i for i, stage in enumerate(plan.stages) if stage.config.recompute != "none" and stage.cost.backward]
+    remade = [i for i, stage in enumerate(plan.stages) if stage.config.recompute == "full" and stage.cost.backward]
+    some = {str(i) for i, stage in enumerate(plan.stages) if stage.config.recomputed_operators}
+    if any(text.split("I")[0] in some for order in plan.orders for text in order if "I" in text and text[-1].isdigit()):
+        return "recompute of some operators of a stage whose backward is split"
     again = {text.split("R")[0] for order in plan.orders for text in order if "R" in text and text[-1].isdigit()}
     if any(str(i) not in again for i in remade):
         return "recompute block by block (it runs a stage's whole forward again)"

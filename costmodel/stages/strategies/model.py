@@ -30,6 +30,7 @@ class StrategyModel(OperatorAmounts):
         super().__init__(profile, cluster, microbatch_size, training)
         self._terms: dict[object, tuple[MemoryTerms, int]] = {}
         self._stages: dict[object, StageCost] = {}
+        self._blocks_again: dict[tuple[Sequence[int], tuple[str, ...]], tuple[str, ...]] = {}
 
     def stage(
         self,
@@ -125,6 +126,23 @@ class StrategyModel(OperatorAmounts):
         found = (divided_along(graph, position, degrees) for position in producers)
         return next((dimension for dimension in found if dimension is not None), None)
 
+    def _in_whole_blocks(self, members: Sequence[int], config: StageConfig) -> str | tuple[str, ...]:
+        """Return what runs again, with blocks whole of which all that a stage holds does: so that stages share prices.
+
+        What of such a block lies in another stage counts for nothing here.
+        """
+        names = config.recomputed_operators
+        if not names:
+            return config.recompute
+        if (members, names) not in self._blocks_again:
+            graph, again = self.profile.graph, frozenset(names)
+            named = [i for i in members if graph.operators[i].name in again]
+            blocks = {graph.blocks[i] for i in named} - {""}
+            whole = named == [i for i in members if graph.blocks[i] in blocks]
+            held = (o.name for o, block in zip(graph.operators, graph.blocks, strict=True) if block in blocks)
+            self._blocks_again[members, names] = tuple(held) if whole else names
+        return self._blocks_again[members, names]
+
     def _sharding(
         self, operators: Sequence[int], config: StageConfig, ranks: Sequence[int], received: Sequence[int] = ()
     ) -> StageSharding:
@@ -132,7 +150,7 @@ class StrategyModel(OperatorAmounts):
         groups = self._groups.of(ranks, config)
         degrees = self._degrees(config)
         in_blocks = config.recompute != "full" or not self.training.whole_stages
-        vectors = self._vectors.of(degrees, config.remade if in_blocks else "none", groups)
+        vectors = self._vectors.of(degrees, self._in_whole_blocks(members, config) if in_blocks else "none", groups)
         if config.recompute == "full" and in_blocks:
             # blocks whose inputs are larger than what they keep gain nothing: such a stage keeps what it made
             plain = self._vectors.of(degrees, "none", groups)

@@ -15,6 +15,7 @@ from costmodel.stages.strategies.amounts import NEVER
 from planner.candidate.candidate import is_looped
 from planner.candidate.order import WITHIN_LIMIT
 from planner.question.problem import AUTO
+from planner.search.bounders.held_chain import held_chain_ns
 from planner.search.bounders.pipeline_fill import by_replicas_ns, held_by_replicas_ns, in_line_ns
 from planner.search.budget import Deadline
 from planner.search.space.family import Family, FamilyGroup
@@ -147,9 +148,15 @@ class FamilyBounds:
             self.prepared.free_bounds.bound_ns,
             self.prepared.free_bounds.held_ns,
             partial(in_line_ns, self.prepared),
+            self._held_chain_ns,
             self.prepared.free_bounds.closed_form_ns,
             self._priced_ns,
         )
+
+    def _held_chain_ns(self, family: Family) -> int:
+        """Return a bound of a chain up to the best step that fits; 0 where none is known."""
+        best_ns = self.pool.best.step_time_ns if self.pool.best_fits else 0
+        return held_chain_ns(self.prepared, family, best_ns) if best_ns else 0
 
     def _priced_ns(self, family: Family) -> int:
         """Return more than any step where a family's one candidate is over the memory, or no host has room for it."""

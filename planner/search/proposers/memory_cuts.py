@@ -17,12 +17,13 @@ from planner.candidate.candidate import Candidate, StagePlacement
 from planner.candidate.evaluate import Evaluated
 from planner.candidate.fit import NO_LIMIT
 from planner.graph.atoms import Partition
+from planner.question.targets import LINE_TARGETS
 from planner.search.proposers.low_traffic import BorderTimes
 from planner.search.solvers.depth_dp import cuts_by_depth
 from planner.search.space.even_stages import Floats
 from planner.search.space.family_table import FamilyTable
 from planner.search.space.open_choices import allows_recompute_by_stage
-from planner.search.space.segment_prices import FULL, LAYERS, NONE, SegmentPrices
+from planner.search.space.segment_prices import FULL, LAYERS, NONE, LayerSpans, SegmentPrices
 from planner.search.state.prepared import PreparedProblem
 from planner.search.subsolver import SearchState, Subsolver
 
@@ -31,6 +32,8 @@ NUM_ROWS = 12
 NEAR, CERTAIN = 0.9, 0.98
 """Part of the memory from which on it decides how an even cut is best made unevenly, and part of the best step below
 which estimates count."""
+MOST_ATOMS, MOST_STAGES = 256, 16
+"""Atoms and stages up to which layers are divided, too."""
 NUM_SIMULATED, NUM_PROGRAMMES = 2, 5
 """Cuts of each programme that are simulated, and programmes of a family, each with less room by what the estimates of
 the one before missed."""
@@ -73,12 +76,14 @@ class MemoryCuts:
     prepared : PreparedProblem
     row : int
         Of `PreparedProblem.table`.
+    spans : LayerSpans
+        Where it may be cut.
     """
 
-    def __init__(self, prepared: PreparedProblem, table: FamilyTable, row: int) -> None:
+    def __init__(self, prepared: PreparedProblem, table: FamilyTable, row: int, spans: LayerSpans) -> None:
         self._prepared, self._cuts = prepared, prepared.cuts(table.family(row))
         self._places = int(table.rows.places[row])
-        self._order, self._spans = prepared.orders[0], prepared.layer_spans
+        self._order, self._spans = prepared.orders[0], spans
         only = table.rows.where(np.arange(len(table)) == row)
         self._prices = SegmentPrices(prepared.problem, only, table.line, self._spans)
 
@@ -179,11 +184,27 @@ class CutsWithinMemory(Subsolver):
     def steps(self) -> Generator[None]:
         """Cut one family after the other."""
         state, table = self.state, self.state.prepared.table
-        best_ns = float(state.pool.best.step_time_ns) if state.pool.best_fits else np.inf
-        for row in islice(rows_to_cut(state.prepared, table, best_ns), NUM_ROWS) if table else ():
+        if table is None:
+            return
+        for row in islice(rows_to_cut(state.prepared, table, self._best_ns), NUM_ROWS):
             family = table.family(row)
             if row not in self.done and state.pool.runs_config(family.config, pipelined=True):
                 self.done.add(row)
-                with state.prepared.dropped.candidate():
-                    state.pool.offer(MemoryCuts(state.prepared, table, row).found(best_ns))
-                yield
+                for spans in self._spans(int(table.rows.places[row])):
+                    before_ns = self._best_ns
+                    with state.prepared.dropped.candidate():
+                        state.pool.offer(MemoryCuts(state.prepared, table, row, spans).found(before_ns))
+                    yield
+                    if self._best_ns >= before_ns:
+                        break
+
+    @property
+    def _best_ns(self) -> float:
+        return float(self.state.pool.best.step_time_ns) if self.state.has_plan() else np.inf
+
+    def _spans(self, places: int) -> list[LayerSpans]:
+        """Return where a line is cut first, and where it is cut if that brought something: anywhere, if soon done."""
+        prepared = self.state.prepared
+        few = len(prepared.atoms) <= MOST_ATOMS and places <= MOST_STAGES
+        whole = prepared.problem.target in LINE_TARGETS or prepared.problem.space.recompute_layers
+        return [prepared.layer_spans, prepared.atom_spans] if few and not whole else [prepared.layer_spans]

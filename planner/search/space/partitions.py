@@ -202,14 +202,14 @@ class FamilyPartitions:
         return found if count is None else self._with_layers(partition, found, count)
 
     def places_in_loop(self, num_stages: int) -> tuple[StagePlacement, ...]:
-        """Return the places of so many stages, all configured as the family is."""
+        """Return the places of a number of stages, all configured as the family is."""
         places = max(1, num_stages // self.family.chunks)
         return in_loop(self.family.config, num_stages, places, self.permuted_ranks)
 
     def _with_layers(
         self, partition: Partition, places: Sequence[StagePlacement], count: int
     ) -> tuple[StagePlacement, ...]:
-        """Return places whose stages run so many of their layers again; a stage without layers runs nothing again."""
+        """Return places whose stages run their first `count` layers again; a stage without layers runs none."""
         rows: list[list[int]] = [[] for _ in places]
         for stage, members in zip(partition, self.atoms.members, strict=True):
             rows[stage] += members

@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from costmodel.stages.config import OFFLOAD, RECOMPUTE
 from planner.question.problem import Problem
@@ -32,12 +33,32 @@ class LayerSpans:
     ----------
     positions : array of int
         Of the line of atoms, the first and the last among them.
-    is_layer : array of bool
-        Whether a layer begins at a position and ends at the next, one fewer than positions.
+    layer : array of int
+        Number of the layer between a position and the next, which may be a part of it; -1 for none.
     """
 
     positions: Ints
-    is_layer: np.ndarray
+    layer: Ints
+
+    @property
+    def is_layer(self) -> NDArray[np.bool_]:
+        """Whether a layer, or a part of one, lies behind each position but the last."""
+        found: NDArray[np.bool_] = self.layer >= 0
+        return found
+
+    @property
+    def begins(self) -> NDArray[np.bool_]:
+        """Whether a layer begins at each position but the last."""
+        found: NDArray[np.bool_] = self.is_layer & (np.diff(self.layer, prepend=-1) != 0)
+        return found
+
+    @property
+    def ends(self) -> Ints:
+        """The first position no earlier than each that divides no layer; one more where there is none."""
+        divides = np.concatenate([[False], (self.layer[1:] == self.layer[:-1]) & self.is_layer[1:], [False]])
+        whole = np.flatnonzero(np.logical_not(divides))
+        found: Ints = whole[np.searchsorted(whole, np.arange(len(divides)))]
+        return np.concatenate([found, [len(divides)]])
 
 
 @dataclass(frozen=True)
@@ -117,12 +138,13 @@ class SegmentPrices:
         line = self._plain.line
         forward = np.diff(line.forward[number][spans.positions]) * spans.is_layer
         made = np.diff(line.kept[NONE, number][spans.positions]) * spans.is_layer
-        freed = np.maximum(0.0, made - self._sends[first]) * spans.is_layer
+        freed = np.maximum(0.0, made - self._sends[first] * spans.begins) * spans.is_layer
         sums = [np.concatenate([[0.0], np.cumsum(row)]) for row in (forward, freed)]
-        return sums[0], sums[1], float(made.max(initial=0.0))
+        most = np.bincount(spans.layer[spans.is_layer], made[spans.is_layer]).max(initial=0.0)
+        return sums[0], sums[1], float(most)
 
     def within(self, limit_bytes: float, depth: int, ways: Sequence[int]) -> WaysWithin:
-        """Return the fastest of some ways in which each stretch fits with so many micro-batches in flight."""
+        """Return the fastest of some ways in which each stretch fits with that number of micro-batches in flight."""
         each = [self._of_way(way, limit_bytes, depth) for way in ways]
         times = np.array([np.where(held_bytes <= limit_bytes, work_ns, np.inf) for work_ns, held_bytes in each])
         best, number = np.argmin(times, axis=0), np.arange(len(self.firsts))
@@ -162,7 +184,8 @@ class SegmentPrices:
             return last
         lacking = self._static_bytes + depth * self._kept[NONE] + most - limit_bytes
         wanted = freed[self.firsts] + np.maximum(lacking, 1.0) / depth
-        found: Ints = np.searchsorted(freed, wanted, side="left")
+        until = np.searchsorted(freed, wanted, side="left")
+        found: Ints = np.where(until > self.afters, until, np.minimum(self._spans.ends[until], self.afters))
         return found
 
     @cached_property

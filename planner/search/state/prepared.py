@@ -237,7 +237,13 @@ class PreparedProblem:
         runs = [(key, len(list(row))) for key, row in groupby(layer_of.get(a, -1 - a) for a in self.orders[0])]
         if len({key for key, _ in runs}) < len(runs) or len(runs) < len(self.atoms) // MOST_OF_A_LAYER:
             runs = [(-1, 1)] * len(self.atoms)
-        return LayerSpans(np.array([0, *accumulate(size for _, size in runs)]), np.array([key >= 0 for key, _ in runs]))
+        return LayerSpans(np.array([0, *accumulate(size for _, size in runs)]), np.array([max(-1, k) for k, _ in runs]))
+
+    @cached_property
+    def atom_spans(self) -> LayerSpans:
+        """Where the first order is cut between any atoms, layers being those of `layer_spans`."""
+        layers = np.repeat(self.layer_spans.layer, np.diff(self.layer_spans.positions))
+        return LayerSpans(np.arange(len(layers) + 1), layers)
 
     def _equal_layers(self, num_stages: int, embedding: int, loss: int) -> Partition | None:
         rows = equal_layers(self.problem.profile.graph, num_stages, embedding, loss)
