@@ -50,9 +50,9 @@ def price(problem: Problem) -> tuple[int, int]:
     return times.step_time_ns, max(times.peak_memory_bytes)
 
 
-def problem(profile: Profile, space: Space, precision: str = "", num_devices: int = 8) -> Problem:
+def problem(profile: Profile, space: Space, precision: str = "", num_devices: int = 8, batch: int = 16) -> Problem:
     return Problem(
-        profile, None, num_devices, 16, microbatch_size=1, schedule="1f1b", space=space, precision=precision,
+        profile, None, num_devices, batch, microbatch_size=1, schedule="1f1b", space=space, precision=precision,
         target="any", trainer="megatron",
     )  # fmt: skip
 
@@ -197,7 +197,7 @@ def test_fewer_groups_of_experts_in_a_routers_reach_cost_less() -> None:
             "law", replace(config, values=values), tokens=2048, precision="bf16", microbatch_sizes=(1,)
         )
         profile = estimated_profile(known.graph, row, "bf16", STORED["bf16"].dtype, (1,), {}, {})
-        times.append(price(replace(problem(profile, space, num_devices=64), global_batch=64))[0])
+        times.append(price(problem(profile, space, num_devices=64, batch=64))[0])
     assert times == sorted(set(times))
 
 
