@@ -197,7 +197,7 @@ def _habits(facts: Facts) -> dict[str, object]:
         found["flash"] = FLASH[name]
     scaled = [recipe for words, recipe in MIXED if words in facts.text("mixed_precision")]
     if facts.said("fp8_recipe") or scaled:
-        found["fp8_recipe"] = facts.text("fp8_recipe", *scaled[:1], known=RECIPES)
+        found["fp8_recipe"] = facts.text("fp8_recipe", scaled[0] if scaled else "", RECIPES)
     if facts.said("gradients_fp32"):
         found["gradient_bytes"] = 4 if facts.flag("gradients_fp32") else 2
     if facts.flag("gradients_bf16"):
