@@ -3,7 +3,8 @@
     python -m benchmarks.left_out [--only RE] [--rows 5,10,20] [--draws 5]
 
 The published constants are fitted without the source first (`benchmarks.refit`). Rows are drawn by chance, as often as
-said; errors are means over draws. `estimate` is the error that the fit itself expects of other rows.
+said; errors are means over draws. `estimate` is the error that the fit itself expects of other rows, `of all` that of
+all rows once constants are fitted to all of them: what a few cannot better.
 """
 
 import argparse
@@ -54,16 +55,18 @@ def judged(rows: Rows, known: Calibration, count: int, draws: int) -> tuple[floa
 def lines(fitted: Refit, only: str, counts: Sequence[int], draws: int) -> Iterator[str]:
     """Yield a row a source and number of rows, and how often a fit takes the error to at most 0.6."""
     ratios, offs = [], []
-    yield "| source | rows drawn | others | error before | after | estimate |"
-    yield "|---" * 6 + "|"
+    yield "| source | rows drawn | others | error before | after | estimate | of all |"
+    yield "|---" * 7 + "|"
     for source in dict.fromkeys(fitted.sources):
         rows, known = under(fitted, source)
+        least = 100 * fit_rows(rows, known, lambda job: job.source).after
         for count in counts:
             if re.search(only, source) and len(rows) >= count + FEWEST_LEFT:
                 before, after, estimate = judged(rows, known, count, draws)
                 ratios.append(after / before)
                 offs.append(estimate - after)
-                yield f"| {source} | {count} | {len(rows) - count} | {before:.1f} | {after:.1f} | {estimate:.1f} |"
+                figures = " | ".join(f"{figure:.1f}" for figure in (before, after, estimate, least))
+                yield f"| {source} | {count} | {len(rows) - count} | {figures} |"
     if ratios:
         met = sum(ratio <= 0.6 for ratio in ratios)
         yield f"at most 0.6 of before in {met} of {len(ratios)}; estimate off by {fmean(offs):+.1f} points in the mean"

@@ -191,6 +191,7 @@ def _torchtitan(name: str, line: Line) -> Row:
     zero = 3 if stages == 1 else 1
     eager = not fp8 and line["case"] in ("FSDP", "FSDP 128gpu")
     habits: tuple[tuple[str, object], ...] = (("fused", False),) if eager else ()
+    habits += (("fp8_recipe", "rowwise"),) if "rowwise" in line["case"] else ()
     habits += (("overlap_tensor", True),) if "async" in line["case"].lower() else ()
     return Row(name, sources, replace(job, space=replace(job.space, zero=zero), habits=habits, network_gbs=400.0))
 
@@ -248,6 +249,12 @@ MODELS = {
 }  # fmt: skip
 
 
+RECIPES_OF = {
+    "BF16": ("bf16", ""), "FP8": ("fp8", "tensorwise"), "MXFP8": ("fp8", "mxfp8"), "NVFP4": ("nvfp4", ""),
+}  # fmt: skip
+"""Precisions of Megatron-Bridge's tables; FP8 is scaled as it is cast (scripts/performance/configs: fp8_cs)."""
+
+
 def _bridge(lines: Sequence[Line]) -> Iterator[Row]:
     newest: dict[tuple[str, ...], str] = {}
     for line in lines:  # newest first
@@ -257,7 +264,7 @@ def _bridge(lines: Sequence[Line]) -> Iterator[Row]:
         release = line["release"].split()[0]
         name = f"{line['model']} {line['system']} {line['precision']} {release}"
         sources = ("Megatron-Bridge", f"Megatron-Bridge {'.'.join(release.split('.')[:2])}")
-        precision = {"BF16": "bf16", "FP8": "fp8", "MXFP8": "fp8"}.get(line["precision"], "")
+        precision, recipe = RECIPES_OF.get(line["precision"], ("", ""))
         why_not = "LoRA freezes the model, which is not described" if "LoRA" in line["section"] else ""
         why_not = why_not or ("" if precision else f"{line['precision']} is not priced")
         why_not = why_not or ("" if model else f"{line['model']} is not described")
@@ -265,12 +272,12 @@ def _bridge(lines: Sequence[Line]) -> Iterator[Row]:
             yield Row(name, sources, why_not=why_not)
             continue
         is_newest = newest[line["model"], line["system"], line["precision"]] == line["release"]
-        job = _of_bridge(name, line, model, precision)
+        job = _of_bridge(name, line, model, precision, recipe)
         ranked = f"{line['system']} {line['precision']}" if is_newest else ""
         yield Row(name, sources, replace(job, ranked_with=ranked))
 
 
-def _of_bridge(name: str, line: Line, model: str, precision: str) -> MeasuredJob:
+def _of_bridge(name: str, line: Line, model: str, precision: str, recipe: str) -> MeasuredJob:
     tensor, stages, context, chunks, expert = (_number(line[key]) for key in ("tp", "pp", "cp", "vp", "ep"))
     gpus, batch, sequence = int(line["gpus"]), int(line["gbs"]), int(line["seq"])
     rate = float(line["tokens_per_s_per_gpu"]) * gpus
@@ -278,7 +285,7 @@ def _of_bridge(name: str, line: Line, model: str, precision: str) -> MeasuredJob
         "model": model, "device": SYSTEMS[line["system"]], "devices": gpus, "batch": batch, "sequence": sequence,
         "microbatch_size": _number(line["mbs"]), "precision": precision, "step_time_ms": 1e3 * batch * sequence / rate,
         "stages": stages, "chunks": chunks, "tensor": tensor, "sequence_parallel": int(tensor > 1), "context": context,
-        "expert": expert, "zero": 1,
+        "expert": expert, "zero": 1, **({"fp8_recipe": recipe} if recipe else {}),
     }  # fmt: skip
     told = told_of("Megatron-Bridge", name)
     return replace(job_of({**{key: str(value) for key, value in cells.items()}, **told}, Path()), name=name, group="")

@@ -30,8 +30,9 @@ PRECISIONS = {
     "fp16": Precision("float16", 2, 2),
     "bf16": Precision("bfloat16", 2, 2),
     "fp8": Precision("bfloat16", 2, 2),
+    "nvfp4": Precision("bfloat16", 2, 2),
 }
-"""fp8 computes matrix products in 8 bits; parameters and values stay at 16; a trainer may keep its casts."""
+"""fp8 and nvfp4 compute matrix products alone in 8 and 4 bits; parameters and values stay at 16."""
 
 
 BUFFER_BYTES = 4

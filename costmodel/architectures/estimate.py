@@ -11,14 +11,15 @@ from math import prod
 
 from costmodel.calibration import Calibration, published
 from costmodel.errors import UsageError
-from costmodel.machines.catalogue import CatalogueDevice, check_precision
+from costmodel.machines.catalogue import CatalogueDevice, check_precision, kept_in
 from costmodel.machines.catalogue import device as catalogue_device
-from costmodel.model.graph import Operator, OperatorGraph
+from costmodel.model.graph import OperatorGraph
 from costmodel.model.origin import ROOFLINE, Origin
 from costmodel.model.profile import Device, OperatorTimes, Profile
 from costmodel.model.whole_model import WholeModelMeasurements
 from costmodel.roofline import OperatorEstimate, accumulate_ns, estimate, optimizer_step_ns
 from costmodel.roofline.interval import NOTHING
+from costmodel.roofline.narrow import computed_in
 from costmodel.roofline.rates import ELEMENT_BYTES
 
 PARTS = ("forward", "backward_input", "backward_weight")
@@ -50,8 +51,8 @@ def estimated_profile(
     known = calibration or published()
     trained = {parameter.name for parameter in graph.parameters if parameter.trainable}
     found = [
-        [_without_w(operator, trained, _of(operator, device, precision, size, known)) for size in sizes]
-        for operator in graph.operators
+        [_without_w(operator, trained, _of(graph, i, device, precision, size, known)) for size in sizes]
+        for i, operator in enumerate(graph.operators)
     ]
     times = tuple(map(_times, found))
     steps = [_sum([row[i] for row in found]) for i in range(len(sizes))]
@@ -95,13 +96,13 @@ def estimated_again(profile: Profile, precision: str, calibration: Calibration) 
     before = calibration if own else published()
     if (new, calibration.digest) == (old, before.digest):
         return profile
-    sizes = profile.microbatch_sizes
+    sizes, graph = profile.microbatch_sizes, profile.graph
     pairs = [
-        [(_of(operator, on, old, size, before), _of(operator, on, new, size, calibration)) for size in sizes]
-        for operator in profile.graph.operators
+        [(_of(graph, i, on, old, size, before), _of(graph, i, on, new, size, calibration)) for size in sizes]
+        for i in range(len(graph.operators))
     ]
     times = tuple(_moved(row, found) for row, found in zip(profile.times, pairs, strict=True))
-    was, now = (_whole(profile.graph, on, each, (0,) * len(sizes)) for each in (old, new))
+    was, now = (_whole(graph, on, each, (0,) * len(sizes)) for each in (old, new))
     steps = (
         _ratio(step, *(_sum([row[i][k] for row in pairs])[1] + (was, now)[k].accumulate_ns for k in (0, 1)))
         for i, step in enumerate(profile.whole.step_ns)
@@ -133,12 +134,13 @@ def _ratio(value: int, before: int, after: int) -> int:
 
 
 def _of(
-    operator: Operator, device: CatalogueDevice, precision: str, size: int, calibration: Calibration
+    graph: OperatorGraph, position: int, device: CatalogueDevice, precision: str, size: int, calibration: Calibration
 ) -> OperatorEstimate:
+    operator, own = graph.operators[position], computed_in(graph, position, precision)
     if operator.work is None:
         raise ValueError(f"{operator.name} does not say what it does")
-    factor = calibration.factor(operator.work.kind, device.id, precision)
-    return estimate(operator.work, device, precision, size).times(factor)
+    factor = calibration.factor(operator.work.kind, device.id, own)
+    return estimate(operator.work, device, own, size).times(factor)
 
 
 def _without_w(operator: Operator, trained: Set[str], found: OperatorEstimate) -> OperatorEstimate:
@@ -167,7 +169,7 @@ def _whole(
     elements = sum(prod(parameter.shape) for parameter in graph.parameters if parameter.trainable)
     held = elements * ELEMENT_BYTES[precision]
     added = accumulate_ns(held, device).central_ns
-    kept = "bf16" if precision == "fp8" else precision
+    kept = kept_in(precision)
     return WholeModelMeasurements(
         tuple(step + added for step in steps), 0, added, optimizer_step_ns(held, device, "adam", kept).central_ns
     )

@@ -86,7 +86,10 @@ def _experts(config: Config, kind: str) -> Experts | None:
         width = config.integer("moe_intermediate_size")
         num, active = config.integer("n_routed_experts"), config.integer("num_experts_per_tok")
         shared = config.optional("n_shared_experts") * width
-        return Experts(num, active, width, shared, corrected=kind in ("deepseek_v3", "kimi_k2"))
+        groups, reached = config.optional("n_group"), config.optional("topk_group")
+        groups, reached = (groups, reached) if 0 < reached < groups else (0, 0)
+        corrected = kind in ("deepseek_v3", "kimi_k2")
+        return Experts(num, active, width, shared, corrected=corrected, groups=groups, reached=reached)
     if "num_experts_per_tok" not in config.values:
         return None
     num = config.integer("num_local_experts" if "num_local_experts" in config.values else "num_experts")

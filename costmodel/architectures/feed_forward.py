@@ -70,7 +70,10 @@ def _expert_product(builder: LayerOperators, owner: str, name: str, x: Value, ou
     if shape.biased:
         parameters[f"{path}_bias"] = (num, outer)
     tokens = x.tokens // shape.active
-    work = Work("matmul", "expert", tokens, inner=x.width, outer=outer, experts=num, active=shape.active)
+    work = Work(
+        "matmul", "expert", tokens, inner=x.width, outer=outer, experts=num, active=shape.active, groups=shape.groups,
+        reached=shape.reached,
+    )  # fmt: skip
     return builder.add(
         path, "grouped_linear", owner, [x], work, outer, parameters=parameters, saved=[x.saved], tokens=x.tokens
     )

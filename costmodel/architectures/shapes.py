@@ -36,6 +36,9 @@ class Experts:
         The router's module.
     biased : bool
         Router and experts have biases, and their weights lie transposed (GPT-OSS).
+    groups, reached : int
+        Groups of experts that lie side by side, and how many of them a token's experts may be in (DeepSeek-V3, 2024,
+        section 2.1.2: node-limited routing); 0 where any may take it.
     corrected : bool
         A buffer balances the experts' load by shifting scores (DeepSeek-V3, 2024, section 2.1.2).
     """
@@ -49,6 +52,8 @@ class Experts:
     router: str = "gate"
     biased: bool = False
     corrected: bool = False
+    groups: int = 0
+    reached: int = 0
 
     def __post_init__(self) -> None:
         if self.active > self.num_experts:

@@ -68,6 +68,8 @@ _DEEPSEEK_V3 = {
     "n_routed_experts": 256,
     "num_experts_per_tok": 8,
     "first_k_dense_replace": 3,
+    "n_group": 8,
+    "topk_group": 4,
     "num_nextn_predict_layers": 1,
 }
 _QWEN_VL_TEXT = {
@@ -127,6 +129,8 @@ DEFAULTS: Mapping[str, Mapping[str, Default]] = {
         "first_k_dense_replace": 0,
         "n_routed_experts": 64,
         "n_shared_experts": 2,
+        "n_group": None,
+        "topk_group": None,
         "num_experts_per_tok": None,
         "moe_intermediate_size": 1407,
     },

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from costmodel.errors import InvalidInput, UsageError
 from costmodel.files import Node, document, read_toml
-from costmodel.machines.catalogue import PRECISIONS, device
+from costmodel.machines.catalogue import PRECISIONS, device, kept_in
 
 FORMAT, VERSION = "penstock-calibration", 1
 FILE = Path(__file__).with_name("constants.toml")
@@ -193,9 +193,9 @@ def _as_bf16(name: str) -> str:
 
 
 def rate_name(kind: str, device: str, precision: str) -> str:
-    """Return the name of the constant of a kind of work; under fp8 all but matrix products run in bf16."""
+    """Return the name of the constant of a kind of work; under narrow precisions all but matmuls run in bf16."""
     name = COMPUTE.get(kind, "memory")
-    return f"{name}.{device}.{'bf16' if precision == 'fp8' and name != 'matmul' else precision}"
+    return f"{name}.{device}.{precision if name == 'matmul' else kept_in(precision)}"
 
 
 @cache

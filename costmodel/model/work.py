@@ -49,6 +49,9 @@ class Work:
         Whether attention skips the masked half.
     experts, active : int
         Of a matmul of experts: how many there are, and how many take each token.
+    groups, reached : int
+        Of such a matmul: groups of experts that lie side by side, and how many of them a token's experts may be in; 0
+        where any may take it.
     parts : int
         Into how many parts it is known to divide at most, which tensor degrees must divide; 0 where any will do.
     """
@@ -65,6 +68,8 @@ class Work:
     causal: bool = False
     experts: int = 0
     active: int = 0
+    groups: int = 0
+    reached: int = 0
     parts: int = 0
 
     def __post_init__(self) -> None:

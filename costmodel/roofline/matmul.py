@@ -17,8 +17,6 @@ SPLITS = (1, 4, 16)
 """Into how many parts a matmul may cut its inner dimension, to give every processor work."""
 PARTIAL_BYTES = 8
 """An element of a partial sum, written and read in fp32."""
-QUANTISE_BYTES = 3
-"""fp8: an operand is read in two bytes and written in one before the matmul."""
 
 
 def matmul_ns(rates: Rates, rows: int, inner: int, outer: int, groups: int = 1) -> Scenarios:
@@ -33,7 +31,9 @@ def matmul_ns(rates: Rates, rows: int, inner: int, outer: int, groups: int = 1) 
 def scenario_ns(rates: Rates, rows: int, inner: int, outer: int, groups: int, scenario: int) -> float:
     """Return one of the three values of `matmul_ns`; 1 is the central one."""
     factor = tables.overhead("grouped_factor")[scenario] if groups > 1 else 1.0
-    quantise = groups * rows * inner * QUANTISE_BYTES / rates.bandwidth if rates.operand_bytes == 1 else 0.0
+    narrow = rates.operand_bytes < rates.element_bytes  # an operand is read and written as it is cast
+    moved = groups * rows * inner * (rates.element_bytes + rates.operand_bytes)
+    quantise = moved / rates.bandwidth if narrow else 0.0
     return _fastest_ns(rates, rows, inner, outer, groups, scenario) * factor + scenario * quantise
 
 

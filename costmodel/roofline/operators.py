@@ -8,16 +8,15 @@ recompute, gradient accumulation (`costmodel.roofline.updates`), waiting for the
 from functools import lru_cache
 from math import ceil
 
-from costmodel.machines.catalogue import CatalogueDevice
+from costmodel.machines.catalogue import CatalogueDevice, kept_in
 from costmodel.model.work import Work
 from costmodel.roofline import tables
 from costmodel.roofline.attention import attention_ns
 from costmodel.roofline.interval import NOTHING, Interval, OperatorEstimate, rounded_up
 from costmodel.roofline.matmul import matmul_ns, scenario_ns
+from costmodel.roofline.narrow import PRODUCTS
 from costmodel.roofline.rates import Rates, rates_of
 
-PRODUCTS = ("matmul", "convolution")
-"""Kinds that are priced as matrix products."""
 LOSS_BYTES = 4
 """A loss works in fp32 whatever the precision."""
 
@@ -31,7 +30,7 @@ def estimate(work: Work, device: CatalogueDevice, precision: str, microbatch_siz
         Of one sample.
     device : CatalogueDevice
     precision : str
-        One of ``fp32``, ``tf32``, ``fp16``, ``bf16`` and ``fp8`` (matmuls in fp8, the rest in bf16).
+        One of the catalogue's; narrow ones hold for matmuls, and the rest is in bf16.
     microbatch_size : int
         Samples that it works on at once.
 
@@ -59,8 +58,8 @@ def central_ns(work: Work, device: CatalogueDevice, precision: str, microbatch_s
 
 
 def _rates(work: Work, device: CatalogueDevice, precision: str) -> Rates:
-    """Return the rates of a kind of work: with fp8 all but matmuls run in bf16."""
-    return rates_of(device, "bf16" if precision == "fp8" and work.kind not in PRODUCTS else precision)
+    """Return the rates of a kind of work: in narrow precisions all but matmuls run in bf16."""
+    return rates_of(device, precision if work.kind in PRODUCTS else kept_in(precision))
 
 
 @lru_cache(maxsize=65536)

@@ -6,12 +6,14 @@ Leaves out shapes: `costmodel.roofline.matmul` and `costmodel.roofline.attention
 from dataclasses import dataclass
 from functools import lru_cache
 
-from costmodel.machines.catalogue import CatalogueDevice, check_precision
+from costmodel.machines.catalogue import NARROW, CatalogueDevice, check_precision
 from costmodel.roofline import tables
 from costmodel.roofline.tables import Scenarios
 
-ELEMENT_BYTES = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 2}
-"""Bytes of an activation; fp8 holds only a matmul's operands in one byte."""
+ELEMENT_BYTES = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 2, "nvfp4": 2}
+"""Bytes of an activation; narrow precisions hold only a matmul's operands in fewer."""
+OPERAND_BYTES = {"fp8": 1.0, "nvfp4": 0.5625}
+"""Of an operand: NVFP4 has a scale of one byte for 16 values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,7 @@ class Rates:
         Whose attention kernels it runs.
     matmul : Scenarios
         Share of the peak that the best shapes of matmul reach.
-    operand_bytes, element_bytes : int
+    operand_bytes, element_bytes : float, int
         Bytes of an element of a matmul's operands, and of anything else.
     """
 
@@ -39,7 +41,7 @@ class Rates:
     num_sm: int
     family: str
     matmul: Scenarios
-    operand_bytes: int
+    operand_bytes: float
     element_bytes: int
 
 
@@ -52,7 +54,7 @@ def rates_of(device: CatalogueDevice, precision: str) -> Rates:
         When the device lacks the precision.
     """
     check_precision(device, precision)
-    measured = device.fp8_matmul_fraction if precision == "fp8" else device.matmul_fraction
+    measured = device.fp8_matmul_fraction if precision in NARROW else device.matmul_fraction
     return _rates(device.id, precision, device.tflops[precision], device.memory_gbs, measured)
 
 
@@ -67,7 +69,7 @@ def _rates(device_id: str, precision: str, tflops: float, memory_gbs: float, mea
         num_sm=num_sm,
         family=family,
         matmul=_matmul_fraction(device_id, precision, measured),
-        operand_bytes=1 if precision == "fp8" else element,
+        operand_bytes=OPERAND_BYTES.get(precision, element),
         element_bytes=element,
     )
 

@@ -36,7 +36,7 @@ def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--sequence-parallel", action="store_true", help="as of plan")
     group.add_argument("--zero", type=int, choices=range(4), default=0, help="ZeRO stage of every stage (default 0)")
     group.add_argument("--recompute", choices=RECOMPUTE, default="none", help="of every stage (default none)")
-    group.add_argument("--precision", choices=("fp32", "fp16", "bf16", "fp8"), default="", help="of training")
+    group.add_argument("--precision", choices=("fp32", "fp16", "bf16", "fp8", "nvfp4"), default="", help="of training")
     group.add_argument("--optimizer", choices=tuple(OPTIMIZERS), default="adam")
 
 

@@ -12,14 +12,15 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING
 
 from costmodel.errors import InvalidInput, UsageError
+from costmodel.machines.catalogue import PRECISIONS
 from costmodel.roofline import OPTIMIZERS
+from costmodel.roofline.narrow import RECIPES
 from costmodel.stages.config import OFFLOAD, RECOMPUTE
 from costmodel.stages.strategies.trainers import KERNELS, SAID, SELECTIVE, trainers
 from planner.commands.answer import INTERRUPTED, Answer, say
 from planner.commands.flags import amount, few_bytes, few_percent, gibibytes, limit, many, positive, room, seed
 
 TARGETS = ("executor", "torchtitan", "megatron", "deepspeed", "any")
-PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8")
 DEGREES = {
     "stages": "places in the pipeline",
     "chunks": "stages a place",
@@ -205,6 +206,7 @@ def add_trainer(parser: argparse.ArgumentParser) -> None:
         habits.add_argument(f"--{name}", type=kind, metavar="N", help=text)
     habits.add_argument("--attention", choices=KERNELS, help="its kernel; math keeps scores")
     habits.add_argument("--selective", choices=SELECTIVE, help="what --recompute selective runs again")
+    habits.add_argument("--fp8-recipe", choices=RECIPES, help="where its scales come from")
     parser.add_argument("--calibration", metavar="FILE", help="constants of your own machines, from penstock fit")
 
 

@@ -8,13 +8,19 @@ layers, and what a plan does not say: data, learning rate.
 import json
 from shlex import join
 
+from costmodel.roofline.narrow import RECIPES
 from planner.export.job_configs.key_table import key_table
 from planner.graph.layout import layer_letters, layout_text
 from planner.plan import Plan
 from planner.question.pipeline_support import Job
 
 Facts = dict[str, object]
-PRECISIONS: dict[str, Facts] = {"bf16": {"bf16": True}, "fp16": {"fp16": True}, "fp8": {"bf16": True, "fp8": "hybrid"}}
+PRECISIONS: dict[str, Facts] = {
+    "bf16": {"bf16": True},
+    "fp16": {"fp16": True},
+    "fp8": {"bf16": True, "fp8": "hybrid"},
+    "nvfp4": {"bf16": True, "fp4": "e2m1"},
+}
 OPTIMIZERS: dict[str, Facts] = {
     "sgd": {"optimizer": "sgd", "momentum": 0.0},
     "momentum": {"optimizer": "sgd"},
@@ -53,6 +59,7 @@ def facts(plan: Plan) -> Facts:
     """Return what the flags of a plan say, by fact; false for flags that are left out."""
     config, places = plan.stages[0].config, len(Job(plan).places)
     habits = set(plan.assumptions.habits)
+    recipe = next((name for name in RECIPES if f"fp8 recipe {name}" in habits), "")
     found: Facts = {
         "stages": places,
         "tensor": config.tensor,
@@ -62,6 +69,7 @@ def facts(plan: Plan) -> Facts:
         "global_batch": plan.batch.global_size,
         **RECOMPUTE.get(config.recompute, {}),
         **PRECISIONS.get(plan.assumptions.precision, {}),
+        **({"fp8_recipe": recipe} if recipe else {}),
         "sequence_parallel": config.sequence > 1,
         "sharded_optimizer": config.zero > 0,
         "optimizer_instances": config.data // config.shard_group if config.shard_group else False,

@@ -19,6 +19,7 @@ from costmodel.errors import InvalidInput, PenstockError
 from costmodel.machines.catalogue import device as catalogue_device
 from costmodel.machines.cluster import read_cluster
 from costmodel.roofline import OPTIMIZERS
+from costmodel.roofline.narrow import RECIPES
 from costmodel.stages.config import OFFLOAD, RECOMPUTE
 from costmodel.stages.strategies.memory import KINDS
 from costmodel.stages.strategies.trainers import FLAGS, KERNELS, MEGATRON, SAID, SELECTIVE, habits_of
@@ -31,7 +32,7 @@ NEEDED = ("model", "device", "devices", "batch", "step_time_ms")
 WORDS: Mapping[str, tuple[str, ...]] = {
     "recompute": RECOMPUTE, "offload": OFFLOAD, "precision": tuple(PRECISIONS), "optimizer": tuple(OPTIMIZERS),
     "selective": SELECTIVE, "attention": KERNELS, "schedule": tuple(SCHEDULES),
-    "memory_kind": KINDS,
+    "memory_kind": KINDS, "fp8_recipe": RECIPES,
 }  # fmt: skip
 TRUTH = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 OTHERS = ("microbatch_size", "sequence", "cluster", "peak_memory_gib", "precision", "optimizer", "trainer")

@@ -52,7 +52,9 @@ def assumptions(problem: Problem, microbatch_size: int) -> Assumptions:
         tuple((name, float(size)) for name, size in sizes.items()),
         "+".join(filter(None, (*(p.origin.calibration for p in profiles), problem.calibration.digest))),
         estimated(problem, microbatch_size),
-        () if problem.trainer_name == EXECUTOR else habits_of(problem.trainer_name).but(problem.habits).words(),
+        ()
+        if problem.trainer_name == EXECUTOR
+        else habits_of(problem.trainer_name).but(problem.habits).words(problem.precision_name),
     )
 
 

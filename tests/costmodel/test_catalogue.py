@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from costmodel.calibration import family_of
 from costmodel.errors import InvalidInput, UsageError
 from costmodel.machines import catalogue
 from costmodel.machines.catalogue import CatalogueDevice, check_precision, overlap_slowdown
@@ -106,6 +107,23 @@ def test_a_precision_that_the_device_does_not_have_is_refused_with_those_it_has(
     with pytest.raises(UsageError, match="has no fp8; it has fp32, tf32, fp16, bf16"):
         check_precision(catalogue.device("a100-sxm-80"), "fp8")
     check_precision(catalogue.device("h100-sxm-80"), "fp8")
+
+
+@DEVICES
+def test_nvfp4_is_refused_wherever_matrix_units_lack_it(device: CatalogueDevice) -> None:
+    """AMD's 4-bit formats (MXFP4) are others."""
+    if device.vendor == "NVIDIA" and family_of(device.id) == "blackwell":
+        check_precision(device, "nvfp4")
+        assert device.tflops["nvfp4"] >= 2 * device.tflops["fp8"] * 0.99
+    else:
+        with pytest.raises(UsageError, match=f"{device.id}.* has no nvfp4; it has"):
+            check_precision(device, "nvfp4")
+
+
+@DEVICES
+def test_a_switch_sums_only_between_devices_that_a_scale_up_link_joins(device: CatalogueDevice) -> None:
+    assert 0 <= device.switch_share < 1
+    assert not device.switch_share or (device.vendor == "NVIDIA" and device.scaleup_domain > 2)
 
 
 OWN = 'id = "lab"\nsource = "its sheet"\nmemory_gib_label = 64\nmemory_gbs = 1600\nbf16_tflops = 400\n'

@@ -20,6 +20,9 @@ NVLINK_US, PCIE_US, NETWORK_US = 7.2, 7.6, 9.3
 """NCCL's own latency of one small message: launch 6.6 and a hop of 0.6, 1.0 and 2.7."""
 
 
+KINDS_OF = ("scale-up", "network")
+
+
 def machines(num_hosts: int, per_host: int, *links: LinkGroup, kind: str = "cuda") -> Cluster:
     return Cluster((DeviceType("gpu", 80 * GIB, kind),), (Host("gpu", per_host, num_hosts),), links)
 
@@ -227,6 +230,38 @@ def test_a_faster_network_is_never_slower_and_is_no_nvlink() -> None:
     for collective in ALL:
         times = [collective(hosts_of_eight(2, gbs), ranks, 2**30) for gbs in (25.0, 50.0, 99.0, 100.0, 200.0, 400.0)]
         assert times == sorted(times, reverse=True)
+
+
+@pytest.mark.parametrize(("device_id", "published_gbs"), [("h200-sxm-141", 473.1), ("b200-sxm-180", 838.0)])
+def test_switches_that_sum_reach_the_bus_bandwidth_that_was_measured(device_id: str, published_gbs: float) -> None:
+    """8 devices, 8 GiB, NVLS on (stas00/ml-engineering, network/README.md)."""
+    assert bus_gbs(typical_cluster(device_id, 8), 8, 8 * GIB) == pytest.approx(published_gbs, rel=0.08)
+
+
+@pytest.mark.parametrize("num_ranks", [2, 3, 4, 8, 16, 64])
+def test_a_switch_that_sums_never_makes_a_collective_slower(num_ranks: int) -> None:
+    summing = typical_cluster("h100-sxm-80", max(8, num_ranks))
+    plain = replace(summing, devices=(replace(summing.devices[0], catalogue=""),))
+    plain = replace(plain, groups=tuple(replace(g, kind=k) for g, k in zip(plain.groups, KINDS_OF, strict=False)))
+    ranks = tuple(range(num_ranks))
+    for size in (8, 2**20, 2**30):
+        assert all_reduce_ns(summing, ranks, size) <= all_reduce_ns(plain, ranks, size)
+        assert all_gather_ns(summing, ranks, size) == all_gather_ns(plain, ranks, size)
+    if num_ranks < 3:  # NCCL asks for more
+        assert all_reduce_ns(summing, ranks, 2**30) == all_reduce_ns(plain, ranks, 2**30)
+
+
+def test_a100s_have_no_switch_that_sums() -> None:
+    assert bus_gbs(typical_cluster("a100-sxm-80", 8), 8, 8 * GIB) <= 240.0
+
+
+def test_trees_gather_small_buffers_of_many_hosts_faster_than_a_ring() -> None:
+    """PAT: 8.4 us, 4.0 for each doubling, and 2.8 for each of 512 ranks; a ring of LL 6.6 and 511 hops of 2.7."""
+    cluster, ranks = machines(512, 1, LinkGroup("network", 0, 25.0, 9300)), tuple(range(512))
+    assert all_gather_ns(cluster, ranks, 2**20) == reduce_scatter_ns(cluster, ranks, 2**20)
+    ring_us, sent_us = 14.0 + 511 * 4.0, 2**20 * 511 / 512 / 0.92 / 25e3
+    assert all_gather_ns(cluster, ranks, 2**20) < 1000 * (ring_us + sent_us)
+    assert all_gather_ns(cluster, ranks, 2**20) >= 1000 * (8.4 + 9 * 4.0 + 512 * 2.8)
 
 
 def test_devices_without_peer_to_peer_send_through_their_hosts_memory() -> None:

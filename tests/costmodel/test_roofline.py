@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from costmodel.architectures.command import make
 from costmodel.errors import InvalidInput, UsageError
 from costmodel.machines.catalogue import device, devices
 from costmodel.machines.cluster import uniform_cluster
@@ -26,6 +27,7 @@ from costmodel.roofline import (
     tables,
 )
 from costmodel.roofline.attention import num_pairs
+from costmodel.roofline.narrow import RECIPES, check_recipe, computed_in, recipes
 from costmodel.roofline.updates import orthogonal_flop
 from planner.question.assumptions import assumptions, estimated
 from planner.question.problem import Problem
@@ -165,6 +167,35 @@ def test_fp8_speeds_matmuls_and_leaves_the_rest_in_bf16() -> None:
     big, norm = Work("matmul", "column", 8192, 8192, 28672), Work("norm", "sequence", 4096, outer=4096)
     assert estimate(big, on, "fp8", 1).forward.central_ns < 0.7 * estimate(big, on, "bf16", 1).forward.central_ns
     assert estimate(norm, on, "fp8", 1) == estimate(norm, on, "bf16", 1)
+
+
+def test_nvfp4_speeds_large_matmuls_beyond_fp8_and_leaves_the_rest_in_bf16() -> None:
+    on = device("gb300-nvl72")
+    big, norm = Work("matmul", "column", 8192, 16384, 53248), Work("norm", "sequence", 4096, outer=4096)
+    times = [estimate(big, on, precision, 1).forward.central_ns for precision in ("nvfp4", "fp8", "bf16")]
+    assert times == sorted(times)
+    assert estimate(norm, on, "nvfp4", 1) == estimate(norm, on, "bf16", 1)
+
+
+def test_only_products_of_blocks_that_are_no_routers_are_narrow() -> None:
+    graph = make("mixtral-8x7b", "h100-sxm-80", (1,), 512, "fp8")[0].graph
+    narrow = {o.name for i, o in enumerate(graph.operators) if computed_in(graph, i, "fp8") == "fp8"}
+    assert "lm_head" not in narrow
+    assert {name.rpartition(".")[2] for name in narrow if name.startswith("model.layers.0.")} >= {"q_proj", "o_proj"}
+    assert not [name for name in narrow if name.endswith(("gate", "router"))]
+
+
+@pytest.mark.parametrize(("device_id", "lacks"), [("h100-sxm-80", "mxfp8"), ("mi300x-192", "blockwise")])
+def test_scales_of_fp8_that_a_devices_matrix_units_lack_are_refused(device_id: str, lacks: str) -> None:
+    check_recipe(device(device_id), "delayed")
+    with pytest.raises(UsageError, match=rf"\({device_id}\) has no {lacks} scales of fp8; --fp8-recipe takes delayed"):
+        check_recipe(device(device_id), lacks)
+
+
+def test_every_recipe_has_a_source_and_a_confidence_and_costs_no_less_than_none() -> None:
+    assert set(recipes()) == {*RECIPES, "nvfp4"}
+    assert all(recipe.product >= 1 and recipe.amax_passes >= 0 for recipe in recipes().values())
+    assert all(row["source"] and row["confidence"] in ("high", "medium", "low") for row in tables.rows("recipes"))
 
 
 def test_adam_in_mixed_precision_moves_28_bytes_a_parameter_and_in_fp32_28() -> None:

@@ -76,6 +76,28 @@ def test_a_job_that_is_exported_to_its_trainer_has_the_same_degrees(name, tmp_pa
     )
 
 
+@pytest.mark.parametrize(
+    ("said", "precision", "recipe"),
+    [
+        ("mixed_precision=bf16_with_fp8_delayed_scaling_mixed", "fp8", "delayed"),
+        ("mixed_precision=bf16_with_fp8_subchannel_scaling_mixed", "fp8", "blockwise"),
+        ("mixed_precision=bf16_mixed model.fp8=hybrid model.fp8_recipe=tensorwise", "fp8", "tensorwise"),
+        ("mixed_precision=bf16_with_mxfp8_mixed", "fp8", "mxfp8"),
+        ("mixed_precision=bf16_with_nvfp4_mixed", "nvfp4", ""),
+    ],
+)
+def test_where_scales_of_narrow_precisions_come_from_is_read_and_exported(said, precision, recipe, tmp_path):
+    text = (JOBS / "bridge_fp8.txt").read_text()
+    (tmp_path / "job.txt").write_text(text.replace("mixed_precision=bf16_with_fp8_current_scaling_mixed", said))
+    profile = described("llama", "gb300-nvl72")
+    plan, _ = todays_plan(tmp_path / "job.txt", "megatron-bridge", profile, 2)
+    assert plan.assumptions.precision == precision
+    assert [word for word in plan.assumptions.habits if "recipe" in word] == [f"fp8 recipe {recipe}"][: bool(recipe)]
+    (tmp_path / "flags.txt").write_text(export(plan, "megatron")["flags.txt"])
+    again, _ = todays_plan(tmp_path / "flags.txt", "megatron", profile, 2)
+    assert again.prediction.step_time_ns == plan.prediction.step_time_ns
+
+
 @pytest.mark.parametrize("trainer", TRAINERS)
 def test_every_trainer_has_ten_jobs_here(trainer):
     assert sum(row["trainer"] == trainer for row in EXPECTED.values()) >= 10

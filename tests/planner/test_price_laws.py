@@ -50,9 +50,9 @@ def price(problem: Problem) -> tuple[int, int]:
     return times.step_time_ns, max(times.peak_memory_bytes)
 
 
-def problem(profile: Profile, space: Space, precision: str = "", num_devices: int = 8) -> Problem:
+def problem(profile: Profile, space: Space, precision: str = "", num_devices: int = 8, batch: int = 16) -> Problem:
     return Problem(
-        profile, None, num_devices, 16, microbatch_size=1, schedule="1f1b", space=space, precision=precision,
+        profile, None, num_devices, batch, microbatch_size=1, schedule="1f1b", space=space, precision=precision,
         target="any", trainer="megatron",
     )  # fmt: skip
 
@@ -60,7 +60,8 @@ def problem(profile: Profile, space: Space, precision: str = "", num_devices: in
 FOLDER = Path(mkdtemp())
 KEYS = (
     "memory_gib_label", "memory_gbs", "scaleup_link", "scaleup_links", "scaleup_gbs", "scaleup_domain", "pair_gbs",
-    "pcie_link", "host_network_gbs", "host_devices", "matmul_fraction", "fp8_matmul_fraction", "overlap_slowdown",
+    "switch_share", "pcie_link", "host_network_gbs", "host_devices", "matmul_fraction", "fp8_matmul_fraction",
+    "overlap_slowdown",
 )  # fmt: skip
 
 
@@ -83,6 +84,7 @@ def device_file(device: str, number: int, **changes: float) -> str:
 
 
 def step_ns(device: str, model: str, space: Space, precision: str = "bf16", num_devices: int = 8) -> int:
+    space = replace(space, expert=space.expert if model != MODELS[0] else 1)
     return price(problem(make(model, device, (1,), 2048, precision)[0], space, num_devices=num_devices))[0]
 
 
@@ -107,23 +109,47 @@ def test_a_precision_that_no_dtype_names_is_priced_once(precision: str) -> None:
     assert price(problem(profile, SPACES[1]))[0] > flop / peak
 
 
+FIGURES = ("bf16_tflops", "memory_gbs", "scaleup_gbs", "host_network_gbs", "memory_gib_label", "pair_gbs")
 networked = st.sampled_from([row.id for row in catalogue.devices() if row.host_network_gbs and "bf16" in row.tflops])
 factors = st.floats(1.0, 8.0)
 TWO_HOSTS = (
     Space(stages=1, data=16, tensor=1, context=1, zero=0, recompute="none"),
     Space(stages=1, data=16, tensor=1, context=1, zero=3, recompute="none"),
     Space(stages=2, data=1, tensor=8, context=1, recompute="none", sequence_parallel=True),
+    Space(stages=2, data=1, tensor=8, context=1, recompute="none", sequence_parallel=False),
+    Space(stages=1, data=16, tensor=1, context=1, zero=1, expert=8, recompute="none"),
 )
 
 
 @FEW
 @given(networked, models, st.sampled_from(TWO_HOSTS), factors)
 @example("b200-sxm-180", "mixtral-8x7b", TWO_HOSTS[2], 2.0)  # sums that slower products hid were no calls of the host
-@pytest.mark.parametrize("figure", ["bf16_tflops", "memory_gbs", "scaleup_gbs", "host_network_gbs", "memory_gib_label"])
+@pytest.mark.parametrize("figure", FIGURES)
 def test_a_better_figure_never_makes_a_step_slower(
     figure: str, device: str, model: str, space: Space, factor: float
 ) -> None:
     before, after = device_file(device, 1), device_file(device, 2, **{figure: factor})
+    assert step_ns(after, model, space, num_devices=16) <= step_ns(before, model, space, num_devices=16)
+
+
+@FEW
+@given(st.sampled_from(PRECISIONS), networked, models, st.sampled_from(TWO_HOSTS), factors)
+@example("nvfp4", "gb300-nvl72", "mixtral-8x7b", TWO_HOSTS[0], 2.0)
+@example("fp8", "h100-sxm-80", "llama3-8b", TWO_HOSTS[3], 2.0)
+def test_a_higher_peak_at_one_precision_is_never_slower_at_any(
+    precision: str, device: str, model: str, space: Space, factor: float
+) -> None:
+    if precision not in catalogue.device(device).tflops:
+        return
+    before, after = device_file(device, 1), device_file(device, 2, **{f"{precision}_tflops": factor})
+    for asked in dict.fromkeys((precision, "bf16")):
+        assert step_ns(after, model, space, asked, 16) <= step_ns(before, model, space, asked, 16)
+
+
+@FEW
+@given(networked, models, st.sampled_from(TWO_HOSTS))
+def test_switches_that_sum_are_never_slower_than_those_that_do_not(device: str, model: str, space: Space) -> None:
+    before, after = (device_file(device, i, **({"switch_share": 0.0} if i == 1 else {})) for i in (1, 2))
     assert step_ns(after, model, space, num_devices=16) <= step_ns(before, model, space, num_devices=16)
 
 
@@ -159,6 +185,20 @@ def test_more_blocks_never_cost_less(few: int, more: int, device: str, space: Sp
     (few_ns, few_bytes), (more_ns, more_bytes) = times
     assert few_ns <= more_ns
     assert few_bytes <= more_bytes
+
+
+def test_fewer_groups_of_experts_in_a_routers_reach_cost_less() -> None:
+    """DeepSeek-V3's tokens take experts of 4 of 8 groups: of 8 hosts no more than 4 get copies."""
+    config, row, times = find("deepseek-v3").config(), catalogue.device("h100-sxm-80"), []
+    space = Space(stages=1, data=64, tensor=1, context=1, zero=1, expert=64, recompute="full")
+    for reached in (1, 2, 4, 8):
+        values = {**config.values, "num_hidden_layers": 4, "n_group": 8, "topk_group": reached}
+        known = describe_config(
+            "law", replace(config, values=values), tokens=2048, precision="bf16", microbatch_sizes=(1,)
+        )
+        profile = estimated_profile(known.graph, row, "bf16", STORED["bf16"].dtype, (1,), {}, {})
+        times.append(price(problem(profile, space, num_devices=64, batch=64))[0])
+    assert times == sorted(set(times))
 
 
 def test_what_actions_work_with_counts_once_on_a_rank_of_several_stages() -> None:

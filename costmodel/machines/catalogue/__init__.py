@@ -17,7 +17,9 @@ from costmodel.errors import InvalidInput, UsageError
 from costmodel.machines.catalogue.device_file import SUFFIX, device_row
 
 MIB = 2**20
-PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8")
+PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8", "nvfp4")
+NARROW = ("fp8", "nvfp4")
+"""Precisions of matrix products alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,8 @@ class CatalogueDevice:
         devices they join.
     pair_gbs : float
         Rate between two devices where it is less than `scaleup_gbs`, else 0.
+    switch_share : float
+        Part of `scaleup_gbs` at which the switch between devices sums what they send (NVLS); 0 where it cannot.
     pcie_link : str
         Catalogue id of the link to the host.
     host_network_gbs : float
@@ -87,6 +91,7 @@ class CatalogueDevice:
     scaleup_gbs: float
     scaleup_domain: int
     pair_gbs: float
+    switch_share: float
     pcie_link: str
     host_network_gbs: float
     host_devices: int
@@ -172,7 +177,7 @@ def links() -> tuple[CatalogueLink, ...]:
 
 @cache
 def latencies() -> Mapping[tuple[str, str], Latency]:
-    """Return NCCL's latencies by (kind, algorithm): launch, nvlink, pcie, network; ring, tree."""
+    """Return NCCL's latencies by (kind, algorithm): launch, nvlink, pcie, network; ring, tree, switch, pat."""
     rows = (
         Latency(
             row["kind"],
@@ -186,6 +191,11 @@ def latencies() -> Mapping[tuple[str, str], Latency]:
         for row in _rows("latencies.csv")
     )
     return {(row.kind, row.algorithm): row for row in rows}
+
+
+def kept_in(precision: str) -> str:
+    """Return in what all but matrix products computes, and weights and states are kept."""
+    return "bf16" if precision in NARROW else precision
 
 
 def check_precision(device: CatalogueDevice, precision: str) -> None:
@@ -229,6 +239,7 @@ def _device(row: Mapping[str, str]) -> CatalogueDevice:
         scaleup_gbs=float(row["scaleup_gbs"] or 0),
         scaleup_domain=int(row["scaleup_domain"]),
         pair_gbs=float(row["pair_gbs"] or 0),
+        switch_share=float(row["switch_share"] or 0),
         pcie_link=row["pcie_link"],
         host_network_gbs=float(row["host_network_gbs"] or 0),
         host_devices=int(row["host_devices"]),

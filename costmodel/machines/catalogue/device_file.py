@@ -13,16 +13,23 @@ SUFFIX = ".toml"
 REQUIRED = ("id", "source", "memory_gib_label", "memory_gbs")
 DEFAULTS: Mapping[str, str] = {
     "vendor": "", "memory_source": "the label", "figures": "dense", "scaleup_link": "", "scaleup_links": "0",
-    "scaleup_gbs": "0", "scaleup_domain": "1", "pair_gbs": "0", "pcie_link": "pcie5", "host_network_gbs": "0",
-    "host_devices": "8", "peer_to_peer": "yes", "matmul_fraction": "0", "fp8_matmul_fraction": "0",
-    "overlap_slowdown": "1.19", "overlap_source": "as of the catalogue's devices", "confidence": "low", "notes": "",
+    "scaleup_gbs": "0", "scaleup_domain": "1", "pair_gbs": "0", "switch_share": "0", "pcie_link": "pcie5",
+    "host_network_gbs": "0", "host_devices": "8", "peer_to_peer": "yes", "matmul_fraction": "0",
+    "fp8_matmul_fraction": "0", "overlap_slowdown": "1.19", "overlap_source": "as of the catalogue's devices",
+    "confidence": "low", "notes": "",
 }  # fmt: skip
 WORDS = {"figures": ("dense",), "peer_to_peer": ("yes", "no"), "confidence": ("high", "medium", "low")}
 TEXTS = ("id", "name", "source", "vendor", "memory_source", "scaleup_link", "pcie_link", "overlap_source", "notes")
 WHOLE = ("memory_mib", "scaleup_links", "scaleup_domain", "host_devices")
 LEAST = {"memory_gib_label": 0.001, "memory_mib": 1, "memory_gbs": 0.001, "scaleup_domain": 1, "host_devices": 1,
          "overlap_slowdown": 1}  # fmt: skip
-MOST = {"matmul_fraction": 1, "fp8_matmul_fraction": 1, "memory_gib_label": 10**6, "overlap_slowdown": 10}
+MOST = {
+    "switch_share": 1,
+    "matmul_fraction": 1,
+    "fp8_matmul_fraction": 1,
+    "memory_gib_label": 10**6,
+    "overlap_slowdown": 10,
+}
 MOST_OTHERS = 10**9
 
 

@@ -1,13 +1,20 @@
-"""How long collectives take: ring, tree and pairwise exchange over the levels of a cluster, as NCCL runs them.
+"""How long collectives take: rings, trees, sums in the switch and pairwise exchange over the levels of a cluster.
 
-A time is latency plus bytes over rate, the least over NCCL's algorithms and protocols; sizes are those of the whole
-buffer, as nccl-tests counts them: what every rank holds of an all-reduce, what every rank ends with of an
+As NCCL runs them: a time is latency plus bytes over rate, the least over its algorithms and protocols; sizes are those
+of the whole buffer, as nccl-tests counts them: what every rank holds of an all-reduce, what every rank ends with of an
 all-gather, starts with of a reduce-scatter, and sends in all (its own part included) of an all-to-all. Leaves out
-NVLS and SHARP (all-reduce inside the switch), and what else runs on the links.
+SHARP (sums inside the network's switches), and what else runs on the links.
 """
 
 from costmodel.machines.cluster import Cluster
-from costmodel.machines.collectives.algorithms import exchange_lines, is_gloo, ring_lines, tree_lines
+from costmodel.machines.collectives.algorithms import (
+    exchange_lines,
+    is_gloo,
+    pat_lines,
+    ring_lines,
+    switch_lines,
+    tree_lines,
+)
 from costmodel.machines.collectives.levels import levels_of
 from costmodel.machines.collectives.measured import measured
 from costmodel.machines.collectives.price import Line, Modelled, Price
@@ -16,11 +23,13 @@ __all__ = ["all_gather_ns", "all_reduce_ns", "all_to_all_ns", "best_rate", "redu
 
 
 def all_reduce_ns(cluster: Cluster, ranks: tuple[int, ...], size_bytes: int) -> int:
-    """Time in which `ranks` sum a buffer of `size_bytes`: as measured, else the faster of ring and tree.
+    """Time in which `ranks` sum a buffer of `size_bytes`: as measured, else the fastest of ring, tree and switch.
 
     A ring takes 2 (n - 1) steps and sends 2 (n - 1) / n of the buffer over each link: Patarasuk and Yuan, Bandwidth
     optimal all-reduce algorithms for clusters of workstations, 2009. A tree sends it up and down: Sanders et al.,
     Two-tree algorithms for full bandwidth broadcast, reduction and scan, 2009, with NCCL's rates (``tuning.cc``).
+    A switch that sums (NVLS) is sent it once: Klenk et al., An in-network architecture for accelerating shared-memory
+    multiprocessor collectives, 2020.
 
     Returns
     -------
@@ -31,7 +40,7 @@ def all_reduce_ns(cluster: Cluster, ranks: tuple[int, ...], size_bytes: int) -> 
 
 
 def all_gather_ns(cluster: Cluster, ranks: tuple[int, ...], size_bytes: int) -> int:
-    """Time until each of `ranks` has all parts of a buffer of `size_bytes`: as measured, else a ring.
+    """Time until each of `ranks` has all parts of a buffer of `size_bytes`: as measured, else ring or PAT.
 
     A ring takes n - 1 steps and sends (n - 1) / n of the buffer over each link: Thakur, Rabenseifner and Gropp,
     Optimization of collective communication operations in MPICH, 2005.
@@ -84,7 +93,8 @@ def _price(cluster: Cluster, name: str, ranks: tuple[int, ...]) -> Price:
         lines = exchange_lines(cluster, levels, num_ranks)
     elif name == "all_reduce":
         lines = ring_lines(cluster, levels, num_ranks, 2)
-        lines += () if is_gloo(cluster) else tree_lines(levels)
+        lines += () if is_gloo(cluster) else (*tree_lines(levels), *switch_lines(cluster, levels, ranks))
     else:
         lines = ring_lines(cluster, levels, num_ranks, 1)
+        lines += () if is_gloo(cluster) else pat_lines(levels, num_ranks)
     return Modelled(lines)

@@ -1,4 +1,4 @@
-"""NCCL's ring, tree and pairwise exchange over levels of links, as lines of time by size, one a protocol.
+"""NCCL's ring, tree, switch, PAT and pairwise exchange over levels of links, as lines of time by size, one a protocol.
 
 Source: NVIDIA/nccl ``src/graph/tuning.cc`` (latencies of the catalogue, shares of the bandwidth below). A link's given
 latency is one small message's; NCCL's constants are scaled by it against theirs, so that they only say how it splits
@@ -14,6 +14,12 @@ from costmodel.machines.collectives.price import Line
 RING_SHARE = {"ll_us": 0.25, "ll128_us": 0.92, "simple_us": 1.0}
 TREE_SHARE = {"ll_us": 0.92 / 3.8, "ll128_us": 0.92 * 7 / 9, "simple_us": 0.92}
 """Share of the link's bandwidth that carries data, by protocol."""
+SWITCH_CHANNELS = 5 / 6
+"""Of a link that is left for data where the switch sums (``tuning.cc`` until 2.25, NVLS and NVLSTree)."""
+FEWEST_SWITCHED = 3
+"""Devices from which NCCL sums in the switch (``nvls.cc``)."""
+PAT_SHARE, PAT_RANK_US = 0.75, 2.8
+"""Share of the link's bandwidth, and what each rank adds to the latency (``tuning.cc``)."""
 
 
 def ring_lines(cluster: Cluster, levels: tuple[Level, ...], num_ranks: int, rounds: int) -> tuple[Line, ...]:
@@ -39,6 +45,36 @@ def tree_lines(levels: tuple[Level, ...]) -> tuple[Line, ...]:
         Line(_latency_ns(levels, steps, "tree", protocol), sent / TREE_SHARE[protocol])
         for protocol in _protocols(levels)
     )
+
+
+def switch_lines(cluster: Cluster, levels: tuple[Level, ...], ranks: tuple[int, ...]) -> tuple[Line, ...]:
+    """Return the line of an all-reduce whose switches sum and send out (NVLS), none where they cannot.
+
+    Each device sends its buffer to the switch and gets the sum back at once; hosts exchange them up and down a tree
+    (NVLSTree), of which two hosts need one half.
+    """
+    names = {cluster.device_of(rank).catalogue for rank in ranks}
+    share = min(catalogue.device(name).switch_share if name else 0.0 for name in names)
+    inner, outer = levels[0], levels[1:]
+    if not share or inner.kind != "nvlink" or inner.fanout < FEWEST_SWITCHED or len(outer) > 1:
+        return ()
+    sent = [1 / (inner.unit_gbs * share * SWITCH_CHANNELS)]
+    sent += [(1 if level.fanout == 2 else 2) / level.unit_gbs for level in outer]
+    steps = (1, *(2 * _depth(level) for level in outer))
+    return (Line(_latency_ns(levels, steps, "switch", "simple_us"), max(sent)),)
+
+
+def pat_lines(levels: tuple[Level, ...], num_ranks: int) -> tuple[Line, ...]:
+    """Return the line of an all-gather or reduce-scatter by parallel aggregated trees: of ranks on hosts of their own.
+
+    Source: Jeaugey, PAT: a new algorithm for all-gather and reduce-scatter operations at scale, 2025.
+    """
+    if len(levels) > 1 or levels[0].kind != "network":
+        return ()
+    (level,) = levels
+    sent = (num_ranks - 1) / num_ranks / level.unit_gbs / PAT_SHARE
+    each_ns = 1000 * num_ranks * PAT_RANK_US * _scale(level)
+    return (Line(_latency_ns(levels, (_depth(level),), "pat", "simple_us") + each_ns, sent),)
 
 
 def exchange_lines(cluster: Cluster, levels: tuple[Level, ...], num_ranks: int) -> tuple[Line, ...]:

@@ -11,6 +11,7 @@ from functools import cached_property, lru_cache
 from math import prod
 
 from costmodel.errors import UsageError
+from costmodel.machines.catalogue import NARROW, kept_in
 from costmodel.machines.catalogue import device as catalogue_device
 from costmodel.model.graph import Operator
 from costmodel.model.launches import Times
@@ -18,6 +19,7 @@ from costmodel.model.origin import ROOFLINE
 from costmodel.model.work import Work
 from costmodel.roofline import central_ns
 from costmodel.roofline.attention import kernel_factor, num_pairs
+from costmodel.roofline.narrow import check_recipe, computed_in
 from costmodel.stages.measured_operators import MeasuredOperators
 from costmodel.stages.strategies.division import WITHIN_TENSOR, Degrees, ceil, divided_work, feeds_experts, is_expert
 from costmodel.stages.strategies.kernel_launch import KernelLaunch
@@ -47,6 +49,9 @@ class Efficiency:
                 f"device, so {self._asked} cannot be estimated; profile the model in {self._asked}, or leave "
                 "--precision out"
             )
+        self._recipe = training.recipe
+        if self._asked == "fp8" and self._device:
+            check_recipe(self._device, training.fp8_recipe)
 
     def times(self, position: int, degrees: Degrees) -> Times:
         """Return what one rank's part of an operator takes, communication left out."""
@@ -66,21 +71,28 @@ class Efficiency:
     def _times(self, position: int, degrees: Degrees) -> Times:
         forward, inputs, weights = self._own(position, degrees)
         operator = self._model.profile.graph.operators[position]
-        work, slower = operator.work, self._slower(operator)
+        work, slower = operator.work, self._slower(position)
         if slower != 1.0:
             forward, inputs, weights = (round(slower * ns) for ns in (forward, inputs, weights))
+        if work is not None and self._recipe and self._precision(position, self._asked) in NARROW:
+            there, back = self._casts_ns(position, degrees, work)
+            return forward + there, inputs + back, weights
         if work is None or not self._stores_scores(work):
             return forward, inputs, weights
         there, back, _ = self._estimate(_scores(divided_work(work, degrees, within=False)), self._asked)
         return forward + there, inputs + back, weights
 
-    def _slower(self, operator: Operator) -> float:
+    def _slower(self, position: int) -> float:
         """By how much the trainer's kernels take longer: where nothing was measured, all of them."""
-        work, training = operator.work, self._training
-        slower = self._estimated(term_of(operator), work) if self._roofline else 1.0
+        operator, training = self._model.profile.graph.operators[position], self._training
+        work, slower = operator.work, 1.0
+        if self._roofline:
+            slower = self._estimated(term_of(operator), work)
         if work and work.kind in ("norm", "elementwise"):
             return slower * training.unfused
-        return slower * training.fp8_matmul if work and work.kind == "matmul" and self._asked == "fp8" else slower
+        own = self._precision(position, self._asked)
+        slower *= training.fp8_matmul if own == "fp8" else 1.0
+        return slower * self._recipe.product if self._recipe and own in NARROW else slower
 
     def _estimated(self, term: str, work: Work | None) -> float:
         term = "routed" if term == "memory" and self._routes else term
@@ -116,7 +128,7 @@ class Efficiency:
             return whole
         divided = divided_work(operator.work, degrees, feeds_experts(model.profile.graph, position))
         divided = replace(divided, causal=False) if stores else _balanced(divided, operator.work)
-        return self._scaled(whole, operator.work, divided)
+        return self._scaled(whole, operator.work, divided, position)
 
     @cached_property
     def alike(self) -> tuple[int, ...]:
@@ -131,6 +143,8 @@ class Efficiency:
                     whole,
                     feeds_experts(graph, position),
                     self._measured_as(operator),
+                    self._precision(position, NARROW[0]),
+                    self._casts_first(position),
                     position if self._kernel_launch.known else 0,  # what comes before it tells, too
                 ),
                 len(numbers),
@@ -142,16 +156,43 @@ class Efficiency:
         """Return the name under which an operator's shards were measured; empty where they were not."""
         return operator.name if operator.name in self._measured else ""
 
-    def _scaled(self, whole: Times, work: Work, divided: Work) -> Times:
+    def _scaled(self, whole: Times, work: Work, divided: Work, position: int) -> Times:
         if self._device is None:
             share = _amount(divided) / _amount(work)
             return round(whole[0] * share), round(whole[1] * share), round(whole[2] * share)
-        before, after = self._estimate(work, self._profiled), self._estimate(divided, self._asked)
+        profiled, asked = (self._precision(position, name) for name in (self._profiled, self._asked))
+        before, after = self._estimate(work, profiled), self._estimate(divided, asked)
         if not any(before):  # a view: what the host takes for it does not divide
             return whole
         # a part without an estimate of its own (the backward of what has no weights) follows the forward
         ratio: Callable[[int], float] = lambda i: (after[i] / before[i]) if before[i] else after[0] / max(1, before[0])  # noqa: E731
         return round(whole[0] * ratio(0)), round(whole[1] * ratio(1)), round(whole[2] * ratio(2))
+
+    def _precision(self, position: int, precision: str) -> str:
+        return computed_in(self._model.profile.graph, position, precision)
+
+    def _casts_ns(self, position: int, degrees: Degrees, work: Work) -> tuple[int, int]:
+        """Return what passes take over values before they are cast: the input, once for all that read it, and I's."""
+        if not self._recipe or not self._recipe.amax_passes or self._device is None:
+            return 0, 0
+        part = divided_work(work, degrees, feeds_experts(self._model.profile.graph, position))
+        row = Work("elementwise", "inner", part.tokens * max(1, part.active), passes=self._recipe.amax_passes)
+        first = self._casts_first(position)
+        there = self._estimate(replace(row, outer=part.inner), kept_in(self._asked))[0] if first else 0
+        return there, self._estimate(replace(row, outer=part.outer), kept_in(self._asked))[0]
+
+    def _casts_first(self, position: int) -> bool:
+        """Whether no product before this one reads the same tensor, as queries, keys and values do."""
+        return position not in self._casts_later
+
+    @cached_property
+    def _casts_later(self) -> frozenset[int]:
+        graph, found = self._model.profile.graph, set[int]()
+        for tensor in graph.tensors:
+            readers = sorted(graph.index[name] for name in tensor.consumers)
+            narrow = [i for i in readers if self._precision(i, NARROW[0]) in NARROW]
+            found |= set(narrow[1:])
+        return frozenset(found)
 
     def _estimate(self, work: Work, precision: str) -> Times:
         if (work, precision) not in self._estimates:

@@ -43,9 +43,9 @@ class MemoryModel:
         states, training = self.states(sharding.config, sharding.copies), self.build.training
         moved = moved_bytes(sharding, kept_bytes)
         routed = self._experts_kept(sharding, kept_bytes - moved)
-        fp8_copy = states.parameters // 2 * training.fp8_copy_bytes * (training.precision == "fp8")
+        narrow_copy = training.cast_bytes(states.parameters) * training.fp8_copy_bytes if training.narrow else 0
         return MemoryTerms(
-            parameters=Amount(states.parameters, states.parameters + fp8_copy),
+            parameters=Amount(states.parameters, states.parameters + narrow_copy),
             gradients=Amount(states.gradients, self._widest(states.gradients)),
             optimizer=Amount.known(states.optimizer),
             master_weights=Amount.known(states.master_weights),

@@ -3,7 +3,7 @@
 A kept storage divides like the tensor it holds, one that holds no tensor like the output of the operator that keeps
 it; both count once in a stage (naive sums are 6-59 % high). Formulae that this reproduces: Korthikanti et
 al., 2022, section 4. ``selective`` drops what attention alone keeps (scores), ``full`` everything in a block but
-what flows into it. A divided product in fp8 may keep its input in 8 bits (`TrainingJob.casts_inputs`), in addition to
+what flows into it. A product in a narrow precision may keep its input so (`TrainingJob.casts_inputs`), in addition to
 what others keep of it. Leaves out what allocators round up.
 """
 
@@ -11,7 +11,9 @@ from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress
 
+from costmodel.machines.catalogue import NARROW
 from costmodel.model.graph import Operator, OperatorGraph
+from costmodel.roofline.narrow import computed_in
 from costmodel.stages.measured_operators import MeasuredOperators
 from costmodel.stages.strategies.division import Degrees, ceil, output_parts
 from costmodel.stages.strategies.shared_sums import Item, SharedSums
@@ -141,7 +143,7 @@ def saved_items(
     shares = _shares(model, tensor_bytes, scale)
     found: list[Item] = []
     for position, operator in enumerate(graph.operators):
-        casts = training.casts_inputs and _is_cast(operator, bool(graph.blocks[position]))
+        casts = training.casts_inputs and computed_in(graph, position, training.precision) in NARROW
         parts = output_parts(graph, position, degrees)
         scores = 0 if training.flash else _score_bytes(operator, model.microbatch_size, scale[0])
         for saved in operator.saved:
@@ -152,19 +154,13 @@ def saved_items(
             part, whole = shares.get(saved.storage, (1, 1 if saved.fixed else parts))
             held = max(ceil(size * part, whole), part if saved.storage in shares else 0)
             found.append(
-                (position, ("fp8", saved.storage), ceil(held, training.width(0)))
+                (position, ("narrow", saved.storage), training.cast_bytes(held))
                 if casts
                 else (position, saved.storage, held)
             )
         if scores:
             found.append((position, ("scores", position), ceil(scores, parts)))
     return found
-
-
-def _is_cast(operator: Operator, in_block: bool) -> bool:
-    """Whether an operator is a product that fp8 computes in 8 bits: a block's, and no router."""
-    work = operator.work
-    return in_block and work is not None and work.kind == "matmul" and work.split in ("column", "row", "expert")
 
 
 def _is_statistic(model: MeasuredOperators, operator: Operator, is_tensor: bool) -> bool:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from costmodel.machines.catalogue import device as catalogue_device
+from costmodel.machines.catalogue import kept_in
 from costmodel.roofline import optimizer_step_ns
 from costmodel.stages.strategies import host
 from costmodel.stages.strategies.assembly import Build
@@ -160,8 +161,7 @@ class StepTimes:
         whole = build.model.profile.whole.optimizer_ns
         if (whole and not build.training.precision) or not name:
             return round(whole * build.share(trainable_bytes))
-        precision = build.training.precision or build.profiled_precision
-        precision = "bf16" if precision == "fp8" else precision  # states are what they are in bf16
+        precision = kept_in(build.training.precision or build.profiled_precision)  # as states are
         if (trainable_bytes, name) not in self._steps:
             kind, flop = build.training.optimizer, round(build.update_flop * build.share(trainable_bytes))
             found = optimizer_step_ns(trainable_bytes, catalogue_device(name), kind, precision, flop)

@@ -219,7 +219,8 @@ class Traffic:
 
         Of a token's copies as many cross the network as there are hosts among those drawn; the host's own links pass
         on the others meanwhile (DeepEP, 2025: one copy a node over RDMA, NVLink within). Experts that lie side by side
-        are drawn at once, and their rank takes one copy.
+        are drawn at once, and their rank takes one copy. A router that reaches a few groups of experts reaches as few
+        hosts, or as many more as hold a group (DeepSeek-V3, 2024, section 2.1.2).
         """
         group, inner = self.groups.expert, self.cluster.groups[0].group
         within = tuple(rank for rank in group if not inner or rank // inner == group[0] // inner)
@@ -228,6 +229,7 @@ class Traffic:
         copies = min(active, draws * ceil(self.together * len(group), max(1, work.experts)))
         if self.alone or hosts == 1 or active < 2:  # torch's own all-to-all sends every copy
             return all_to_all_ns(self.cluster, group, size_bytes * copies // active)
-        reached = hosts * (1 - (1 - 1 / hosts) ** draws)
+        near = min(hosts, work.reached * ceil(hosts, work.groups)) if work.groups else hosts
+        reached = near * (1 - (1 - 1 / near) ** draws)
         across_ns = all_to_all_ns(self.cluster, group, round(size_bytes * reached / active))
         return max(across_ns, all_to_all_ns(self.cluster, within, size_bytes * copies // active))

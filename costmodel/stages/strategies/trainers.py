@@ -10,6 +10,7 @@ from pathlib import Path
 
 from costmodel.errors import UsageError
 from costmodel.files import Node, document, read_toml
+from costmodel.roofline.narrow import RECIPES
 
 MEGATRON = "megatron"
 """Trainer whose habits are taken for described models by default."""
@@ -39,6 +40,7 @@ class TrainerHabits:
     gradient_bytes: int
     main_weight_bytes: int
     experts_together: int
+    fp8_recipe: str
     bucket_rank_bytes: int
     stand_ins: bool
     gradient_copy_bytes: int
@@ -54,10 +56,13 @@ class TrainerHabits:
         kernel = {"flash": said["attention"] != KERNELS[0]} if "attention" in said else {}
         return replace(self, **{**kernel, **said})  # type: ignore[arg-type]
 
-    def words(self) -> tuple[str, ...]:
-        """Return what is done, one phrase a habit."""
+    def words(self, precision: str = "") -> tuple[str, ...]:
+        """Return what is done in a precision, one phrase a habit."""
         flags = (name if getattr(self, name) else f"no {name}" for name in FLAGS)
-        sizes = (f"{name} {getattr(self, name)}" for name in (*SIZES, "attention", "selective"))
+        sizes = (
+            f"{name} {getattr(self, name)}"
+            for name in (*SIZES, "attention", "selective", *(["fp8_recipe"] if precision == "fp8" else []))
+        )
         return tuple(text.replace("_", " ") for text in (*flags, *sizes))
 
 
@@ -65,7 +70,7 @@ FLAGS = (
     "flash", "graphs", "overlap", "overlap_gathers", "overlap_tensor", "overlap_experts", "fused", "summed_in_place",
 )  # fmt: skip
 SIZES = ("bucket_mib", "loss_bytes", "gradient_bytes", "main_weight_bytes", "experts_together")
-SAID = (*FLAGS, *SIZES, "attention", "selective")
+SAID = (*FLAGS, *SIZES, "attention", "selective", "fp8_recipe")
 """TrainerHabits that a flag may tell otherwise."""
 
 
@@ -107,6 +112,7 @@ def _habits(node: Node, rows: Mapping[str, Node]) -> TrainerHabits:
         **values,  # type: ignore[arg-type]
         attention=members["attention"].text(KERNELS),
         selective=members["selective"].text(SELECTIVE),
+        fp8_recipe=members["fp8_recipe"].text(RECIPES),
         bucket_rank_bytes=members["bucket_rank_bytes"].integer(),
         stand_ins=members["stand_ins"].flag(),
         gradient_copy_bytes=members["gradient_copy_bytes"].integer(),

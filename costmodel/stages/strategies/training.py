@@ -6,19 +6,23 @@ weights and gradients and 12 of states, the fp32 master weights among them. Leav
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import ceil
 
 from costmodel.calibration import TERMS, Calibration, published
 from costmodel.errors import UsageError
+from costmodel.machines import catalogue
 from costmodel.roofline import OPTIMIZERS
+from costmodel.roofline.narrow import RECIPES, Recipe, recipes
+from costmodel.roofline.rates import ELEMENT_BYTES, OPERAND_BYTES
 from costmodel.stages.strategies.trainers import habits_of
 
 EXECUTOR = "executor"
 """The trainer that runs plans as they are; any other has the convention of Megatron-LM, torchtitan, DeepSpeed."""
 BUCKET_BYTES = 25 * 2**20
 """torch's default ``bucket_cap_mb``."""
-PRECISIONS = ("", "fp32", "tf32", "fp16", "bf16", "fp8")
-WIDTHS = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 2}
-"""Bytes of a value that is kept: fp8 trainers keep weights and activations in bf16, and cast into each matmul.
+PRECISIONS = ("", *catalogue.PRECISIONS)
+WIDTHS = ELEMENT_BYTES
+"""Bytes of a value that is kept: in narrow precisions weights and activations stay in bf16, cast into each matmul.
 
 Some keep those casts (`TrainingJob.casts_inputs`).
 """
@@ -31,7 +35,7 @@ class TrainingJob:
     Attributes
     ----------
     precision : str
-        One of `PRECISIONS`: ``""`` computes and keeps states as profiled; the 16-bit ones and fp8 are mixed, with
+        One of `PRECISIONS`: ``""`` computes and keeps states as profiled; those of 16 bits and fewer are mixed, with
         master weights in fp32.
     optimizer : str
         A key of `costmodel.roofline.OPTIMIZERS`.
@@ -69,6 +73,8 @@ class TrainingJob:
         Part of what is allocated that the allocator usually reserves besides.
     fp8_matmul : float
         By how much products in fp8 take longer with the trainer's casts and scales.
+    fp8_recipe : str
+        Where scales of fp8 come from, of `costmodel.roofline.narrow.RECIPES`.
     slower : mapping
         By how much the trainer's kernels take longer than the tables say, by `calibration.TERMS`, where nothing was
         measured.
@@ -114,6 +120,7 @@ class TrainingJob:
     attention: str = ""
     unfused: float = 1.0
     fp8_matmul: float = 1.0
+    fp8_recipe: str = RECIPES[0]
     calls: Mapping[str, float] = field(default_factory=dict)
     call_ns: float = 0.0
     host_backward: float = 1.0
@@ -163,6 +170,7 @@ class TrainingJob:
             attention=habits.attention,
             unfused=1.0 if habits.fused else known.of_trainer("unfused", trainer),
             fp8_matmul=known.of_trainer("fp8", trainer),
+            fp8_recipe=habits.fp8_recipe,
             calls=dict(habits.calls),
             call_ns=0.0 if habits.graphs else 1000 * known.of_trainer("host", trainer),
             host_backward=habits.calls_backward,
@@ -201,12 +209,26 @@ class TrainingJob:
     @property
     def mixed(self) -> bool:
         """Whether weights are kept in fp32 in addition to those that compute."""
-        return self.precision in ("fp16", "bf16", "fp8")
+        return self.precision in ("fp16", "bf16", *catalogue.NARROW)
 
     @property
     def casts_inputs(self) -> bool:
         """Whether products keep what they read as they cast it."""
-        return self.fp8_inputs and self.precision == "fp8"
+        return self.fp8_inputs and self.narrow
+
+    @property
+    def narrow(self) -> bool:
+        """Whether matrix products compute in fewer than 16 bits."""
+        return self.precision in catalogue.NARROW
+
+    @property
+    def recipe(self) -> Recipe | None:
+        """How values are cast into a narrow precision."""
+        return recipes()[self.fp8_recipe if self.precision == "fp8" else self.precision] if self.narrow else None
+
+    def cast_bytes(self, held: int) -> int:
+        """Bytes that values of 16 bits take in a narrow precision, scales among them."""
+        return ceil(held * OPERAND_BYTES[self.precision] / ELEMENT_BYTES[self.precision])
 
     @property
     def once_a_rank(self) -> tuple[str, ...]:

@@ -147,12 +147,17 @@ def check_experts(facts: Facts, graph: OperatorGraph) -> None:
         )
 
 
+NARROW = (("fp4", "nvfp4"), ("fp8", "fp8"))
+"""Facts that tell a precision of fewer than 16 bits."""
+
+
 def precision_of(facts: Facts, unsaid: str = "") -> str:
     """Return the precision that flags of its kinds tell; `unsaid` where none does and none is left open."""
     if facts.flag("bf16") and facts.flag("fp16"):
         facts.fail("fp16", f"{facts.values['bf16'].key} is on as well, and the trainer takes one of the two")
-    fp8 = facts.said("fp8") and str(facts.value("fp8")).lower() not in ("false", "0")
-    found = "fp8" if fp8 else "bf16" if facts.flag("bf16") else "fp16" if facts.flag("fp16") else ""
+    none = ("false", "0", "none", "null")
+    narrow = [name for fact, name in NARROW if facts.said(fact) and str(facts.value(fact)).lower() not in none]
+    found = narrow[0] if narrow else "bf16" if facts.flag("bf16") else "fp16" if facts.flag("fp16") else ""
     return found or ("" if {"bf16", "fp16"} & facts.silent else unsaid)
 
 

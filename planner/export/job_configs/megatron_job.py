@@ -7,6 +7,7 @@ string, or a list of what each stage holds. Leaves out what Megatron refuses by 
 from costmodel.errors import InvalidInput
 from costmodel.importers.block_yaml import read_flow_list
 from costmodel.model.graph import OperatorGraph
+from costmodel.roofline.narrow import RECIPES
 from costmodel.stages.config import StageConfig
 from planner.export.job_configs.facts import Facts
 from planner.export.job_configs.interpreted import (
@@ -158,8 +159,8 @@ def _layout(facts: Facts) -> Rows:
 
 def _precision(facts: Facts, unsaid: str) -> str:
     mixed = facts.text("mixed_precision")
-    known = [name for name in ("fp8", "bf16", "fp16") if name in mixed]
-    if "fp4" in mixed or not known:
+    known = [name for name in ("nvfp4", "fp8", "bf16", "fp16") if name in mixed]
+    if not known:
         facts.leave("mixed_precision", "it is not priced: the precision is the profile's, or what other keys say")
         known = [""]
     return precision_of(facts, known[0] or unsaid)
@@ -186,6 +187,13 @@ STATE_BITS |= {"torch.float32": 32, "torch.bfloat16": 16, "torch.float16": 16, "
 """Bits of an element of a moment, by its dtype."""
 
 
+MIXED = (
+    ("fp8_delayed_scaling", "delayed"), ("fp8_current_scaling", "tensorwise"), ("mxfp8", "mxfp8"),
+    ("fp8_subchannel_scaling", "blockwise"),
+)  # fmt: skip
+"""Parts of Megatron-Bridge's names of mixed precisions, and the scales of fp8 that these have."""
+
+
 def _habits(facts: Facts) -> dict[str, object]:
     """Return the habits that the job tells otherwise than the trainer usually has them."""
     found: dict[str, object] = {
@@ -196,6 +204,9 @@ def _habits(facts: Facts) -> dict[str, object]:
         if name not in FLASH:
             facts.fail("attention", f"allowed are {', '.join(FLASH)}")
         found["flash"] = FLASH[name]
+    scaled = [recipe for words, recipe in MIXED if words in facts.text("mixed_precision")]
+    if facts.said("fp8_recipe") or scaled:
+        found["fp8_recipe"] = facts.text("fp8_recipe", scaled[0] if scaled else "", RECIPES)
     if facts.said("gradients_fp32"):
         found["gradient_bytes"] = 4 if facts.flag("gradients_fp32") else 2
     if facts.flag("gradients_bf16"):
