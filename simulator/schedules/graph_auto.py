@@ -6,15 +6,14 @@ sought, as `graph-zb` does with whole backwards: where stages share a rank, numb
 given numbers are left as they are.
 """
 
-from collections.abc import Callable, Iterator
-from functools import cache, partial
+from collections.abc import Iterator
 from operator import itemgetter
 
 from simulator.engine import Structure
-from simulator.schedule import Schedule, StageGraph
+from simulator.schedule import Schedule
 from simulator.schedules.job_shop_orders import least_ns, sought
 from simulator.schedules.kind import Orders, Request, ScheduleKind
-from simulator.schedules.list_simulation import fixed_order, list_orders
+from simulator.schedules.list_simulation import Numbers, has_one_stage_a_rank, list_orders, lister
 from simulator.schedules.warmup import chain_in_flight, graph_in_flight, raised_in_flight
 
 CHANGES = (1, -1, 2, -2)
@@ -23,8 +22,6 @@ MOST_ROUNDS = 8
 """How often the numbers of all stages are gone through at most."""
 MOST_FIXED, MOST_LISTED = 1_500_000, 100_000
 """Actions that are ordered and timed at most, where each rank has one stage, and where lists are simulated."""
-Numbers = tuple[int, ...]
-"""Actions that each replica of a stage keeps in flight, for each stage."""
 
 
 def orders(request: Request) -> Orders:
@@ -46,8 +43,9 @@ def _by_numbers(request: Request, numbers: Numbers) -> Orders:
 
 def _best(request: Request) -> Numbers:
     """Return numbers that no change of one stage betters, as far as there is work left for trying."""
-    graph, made = request.graph, _maker(request)
-    left = (MOST_FIXED if _alone(graph) else MOST_LISTED) // (2 * graph.num_stages * request.num_microbatches)
+    graph, made = request.graph, lister(request.costs, request.graph, request.num_microbatches)
+    most = MOST_FIXED if has_one_stage_a_rank(graph) else MOST_LISTED
+    left = most // (2 * graph.num_stages * request.num_microbatches)
     starts = (
         graph_in_flight(request.costs, graph, request.num_microbatches, latency=False),
         graph_in_flight(request.costs, graph, request.num_microbatches, latency=True),
@@ -70,21 +68,6 @@ def _best(request: Request) -> Numbers:
                 best, value, found = other, tried, True
                 break
     return best
-
-
-def _alone(graph: StageGraph) -> bool:
-    """Whether each rank has one stage."""
-    return all(len(graph.stages_of(rank)) == 1 for rank in range(graph.num_ranks))
-
-
-def _maker(request: Request) -> Callable[[Numbers], Orders]:
-    """Return what makes orders of numbers; of ranks with one stage those that it has made before stay as they are."""
-    graph = request.graph
-    if not _alone(graph):
-        return partial(_by_numbers, request)
-    homes = [graph.stages_of(rank)[0] for rank in range(graph.num_ranks)]
-    row = cache(lambda rank, number: fixed_order(graph, rank, request.num_microbatches, (number,) * graph.num_stages))
-    return lambda numbers: tuple(row(rank, numbers[stage]) for rank, stage in enumerate(homes))
 
 
 def _all_forwards(request: Request) -> Numbers:

@@ -29,8 +29,14 @@ class Manner:
     ahead: bool
 
 
-def listed(shop: ShopArrays, urgency: Sequence[float], manner: Manner) -> Ints | None:
-    """Return the orders that some urgency of all jobs (least first) leads to; None where a rank gets no room."""
-    row = shop.ints(range(shop.num_jobs))
-    fits = shop.kernels.list_row(shop.arrays, row, urgency, manner.patience, manner.ahead)  # type: ignore[arg-type]
+def listed(shop: ShopArrays, urgency: Sequence[float], manner: Manner, most: Ints | None = None) -> Ints | None:
+    """Return the orders that some urgency of all jobs (least first) leads to; None where a rank gets no room.
+
+    Parameters
+    ----------
+    most : array of int, optional
+        How many jobs each queue may be ahead of the one behind it.
+    """
+    row, free = shop.ints(range(shop.num_jobs)), shop.unlimited if most is None else most
+    fits = shop.kernels.list_row(shop.arrays, row, urgency, free, manner.patience, manner.ahead)  # type: ignore[arg-type]
     return row if fits else None

@@ -10,7 +10,7 @@ from itertools import accumulate, chain, pairwise
 from simulator.actions import Kind
 from simulator.schedules.job_shop import JobShop, Needs, Sequences
 from simulator.schedules.order_kernels import Active
-from simulator.schedules.order_timing import Ints, Shop
+from simulator.schedules.order_timing import NEVER, Ints, Shop
 
 
 class ShopArrays:
@@ -21,6 +21,8 @@ class ShopArrays:
     arrays : Shop
     row_at : array of int
         Where each rank's row begins, and the end of the last.
+    unlimited : array of int
+        For each queue, that it may be any number of jobs ahead.
     times : Timing
         Of what was timed last.
     """
@@ -40,6 +42,7 @@ class ShopArrays:
             *map(ints, (number, queue_at, list(map(int, weights)), rank_at, jobs.room)),
         )
         self.row_at, self.queue_at = ints([queue_at[index] for index in rank_at]), ints(queue_at)
+        self.unlimited = ints([NEVER] * len(queues))
         self.times = self.kernels.timing_for(self.arrays)
 
     def row(self, sequences: Sequence[Sequence[int]]) -> Ints:

@@ -1,155 +1,140 @@
-"""Orders of ranks with several stages, found by a list simulation over time.
+"""Orders by list simulations in which each stage has a number of micro-batches in flight at most.
 
-Every rank takes, whenever it is free, a ready backward first (lowest micro-batch, then highest stage
-index), else a ready forward whose stage has fewer actions in flight than its number (highest stage
-index first). Ranks with one stage keep the fixed 1F1B order. Delays of edges are counted, memory is
-not: the numbers in flight bound it. Starts at once on what is ready, never looks ahead.
+Fused ones by given numbers: every rank takes, whenever it is free, a ready backward first (lowest micro-batch, then
+highest stage index), else a ready forward (highest stage index first); where each rank has one stage, it is the fixed
+order of 1F1B. Split ones of one stage a rank at several paces, within memory: a ready input gradient first, else a
+forward, else a weight gradient that fits into the wait or makes room. They win where a rank can hold less than 1F1B
+asks for, because every rank goes at its own pace. Never looks ahead further than what has started.
 """
 
-import heapq
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from functools import cache
+from itertools import pairwise, product, zip_longest
+from operator import itemgetter
 
-from costmodel.stages.costs import Costs, StageCost, at
+from costmodel.stages.costs import Costs
 from simulator.actions import Action, Kind
-from simulator.dependencies import carries_gradient, overlapping
 from simulator.schedule import StageGraph
-from simulator.schedules.kind import Orders
+from simulator.schedules.job_shop import JobShop, job_shop_of
+from simulator.schedules.job_shop_list import Manner, listed
+from simulator.schedules.job_shop_times import ShopArrays
+from simulator.schedules.kind import Orders, Request
 from simulator.schedules.one_stage import forwards, one_forward_one_backward
+from simulator.schedules.order_timing import NEVER, Ints
 
-Step = tuple[Kind, int, int]
-"""Kind, stage and (first) micro-batch of an action."""
-
-
-def list_orders(costs: Costs, graph: StageGraph, num_microbatches: int, in_flight: tuple[int, ...]) -> Orders:
-    """Return the orders of all ranks.
-
-    Parameters
-    ----------
-    in_flight : tuple of int
-        For each stage the actions that each of its replicas keeps in flight at most.
-    """
-    if all(len(graph.stages_of(rank)) == 1 for rank in range(graph.num_ranks)):
-        return tuple(fixed_order(graph, rank, num_microbatches, in_flight) for rank in range(graph.num_ranks))
-    return _ListSimulation(costs, graph, num_microbatches, in_flight).run()
+Numbers = tuple[int, ...]
+"""For each stage the actions that each of its replicas keeps in flight at most."""
+PACES = tuple(product((Fraction(1), Fraction(2), Fraction(3, 2), Fraction(1, 2)), (100, 50, 0)))
+"""Forwards in flight for each stage from here to the end of the pipeline, and the patience of lists."""
+BEST = 2
+"""Paces that are tried at full length."""
+Pace = tuple[Fraction, int]
+Key = tuple[int, int]
+"""Span and step, what counts first before the other."""
 
 
-def fixed_order(graph: StageGraph, rank: int, num_microbatches: int, in_flight: tuple[int, ...]) -> tuple[Action, ...]:
+def list_orders(costs: Costs, graph: StageGraph, num_microbatches: int, in_flight: Numbers) -> Orders:
+    """Return the fused orders of all ranks by numbers in flight."""
+    return lister(costs, graph, num_microbatches)(in_flight)
+
+
+def lister(costs: Costs, graph: StageGraph, num_microbatches: int) -> Callable[[Numbers], Orders]:
+    """Return what makes fused orders of numbers; of ranks with one stage those made before stay as they are."""
+    if has_one_stage_a_rank(graph):
+        homes = [graph.stages_of(rank)[0] for rank in range(graph.num_ranks)]
+        row = cache(lambda rank, number: _fixed_order(graph, rank, num_microbatches, number))
+        return lambda numbers: tuple(row(rank, numbers[stage]) for rank, stage in enumerate(homes))
+    jobs = job_shop_of(costs, graph, num_microbatches, None, split=False)
+    late, last = graph.num_stages * num_microbatches, graph.num_stages - 1
+    urgency = [last - a.stage + (late if a.kind is Kind.F else graph.num_stages * a.microbatch) for a in jobs.actions]
+
+    def listed_by(numbers: Numbers) -> Orders:
+        shop = ShopArrays(_alternating(jobs, numbers))
+        row = _listed(shop, urgency, 0, numbers)
+        assert row is not None  # noqa: S101 - memory has no end, and numbers are as large as the stage graph asks for
+        return jobs.orders(shop.sequences(row))
+
+    return listed_by
+
+
+def _alternating(jobs: JobShop, numbers: Numbers) -> JobShop:
+    """Return jobs whose backwards, on ranks with one stage, wait for the forwards that 1F1B runs before them."""
+    needs, feeds = list(jobs.needs), list(jobs.feeds)
+    for queues in jobs.queues:
+        if len(queues) == 2 and jobs.actions[queues[1][0]].kind is Kind.B:
+            ahead = numbers[jobs.actions[queues[0][0]].stage] - 1
+            for index, backward in enumerate(queues[1]):
+                forward = queues[0][min(index + ahead, len(queues[0]) - 1)]
+                needs[backward] = (*needs[backward], (forward, 0))
+                feeds[forward] = (*feeds[forward], (backward, 0))
+    return replace(jobs, needs=tuple(needs), feeds=tuple(feeds))
+
+
+def has_one_stage_a_rank(graph: StageGraph) -> bool:
+    """Whether each rank has one stage."""
+    return all(len(graph.stages_of(rank)) == 1 for rank in range(graph.num_ranks))
+
+
+def _fixed_order(graph: StageGraph, rank: int, num_microbatches: int, in_flight: int) -> tuple[Action, ...]:
     """Return the 1F1B order of a rank with one stage."""
     (stage,) = graph.stages_of(rank)
     microbatches = graph.microbatches_of(stage, rank, num_microbatches)
     if not graph.backward[stage]:
         return forwards(stage, microbatches)
-    return one_forward_one_backward(stage, microbatches, in_flight[stage])
+    return one_forward_one_backward(stage, microbatches, in_flight)
 
 
-class _ListSimulation:
-    """State of the simulation: what each action still waits for, and how far each stage of each rank has come."""
+def paced(request: Request, depth: Numbers, room: Sequence[int]) -> tuple[Key, Orders] | None:
+    """Return the best split orders that the best paces on the first 2 p micro-batches lead to; None where none fits.
 
-    def __init__(self, costs: Costs, graph: StageGraph, num_microbatches: int, in_flight: tuple[int, ...]) -> None:
-        self.costs, self.graph, self.in_flight = costs, graph, in_flight
-        self.p2p_ns = {ends: e.p2p_ns for e in costs.edges for ends in ((e.source, e.target), (e.target, e.source))}
-        back = [e for e in graph.edges if carries_gradient(graph, e)]
-        places = range(graph.num_stages)
-        self.inputs = {
-            Kind.F: graph.predecessors,
-            Kind.B: tuple(tuple(e.target for e in back if e.source == stage) for stage in places),
-        }
-        self.outputs = {
-            Kind.F: graph.successors,
-            Kind.B: tuple(tuple(e.source for e in back if e.target == stage) for stage in places),
-        }
-        self.num_missing: dict[Step, int] = {}
-        self.ready_ns: dict[Step, int] = {}
-        self.free_ns = [0] * graph.num_ranks
-        self.stages = [graph.stages_of(rank) for rank in range(graph.num_ranks)]
-        self.todo = {
-            (rank, stage): graph.microbatches_of(stage, rank, num_microbatches)
-            for rank, stages in enumerate(self.stages)
-            for stage in stages
-        }
-        self.done = {(kind, *key): 0 for key in self.todo for kind in (Kind.F, Kind.B)}
-        self.fixed = {
-            rank: fixed_order(graph, rank, num_microbatches, in_flight)
-            for rank, stages in enumerate(self.stages)
-            if len(stages) == 1
-        }
-        self.orders: list[list[Action]] = [[] for _ in self.stages]
+    Parameters
+    ----------
+    depth : tuple of int
+        For each stage the stages from it to the end of the pipeline.
+    room : sequence of int
+        Bytes for activations on each rank.
+    """
+    most = min(request.num_microbatches, 2 * request.graph.num_stages * request.graph.multiples[0])
+    shop = _shop(request, most, room)
+    ranked = sorted(
+        (found[0], index)
+        for index, pace in enumerate(PACES)
+        if (found := _at_pace(shop, depth, pace, request.objective))
+    )
+    if most < request.num_microbatches:
+        shop = _shop(request, request.num_microbatches, room)
+    tried = [_at_pace(shop, depth, PACES[index], request.objective) for _, index in ranked[:BEST]]
+    found = min((one for one in tried if one), key=itemgetter(0), default=None)
+    return (found[0], shop.jobs.orders(shop.sequences(found[1]))) if found else None
 
-    def run(self) -> Orders:
-        wakes = [(0, rank) for rank in range(self.graph.num_ranks)]
-        while wakes:
-            now, rank = heapq.heappop(wakes)
-            # Ends are known when actions start, so the order of ranks within one instant does not matter.
-            action = self._pick(rank, now) if now >= self.free_ns[rank] else None
-            if action is not None:
-                for wake in self._start(action, rank, now):
-                    heapq.heappush(wakes, wake)
-        return tuple(map(tuple, self.orders))
 
-    def _pick(self, rank: int, now: int) -> Action | None:
-        if rank in self.fixed:
-            row, index = self.fixed[rank], len(self.orders[rank])
-            if index == len(row):
-                return None
-            return row[index] if self._ready((row[index].kind, row[index].stage, row[index].microbatch), now) else None
-        stages = self.stages[rank]
-        backwards = [(k, -stage) for stage in stages if (k := self._next(Kind.B, rank, stage, now)) is not None]
-        if backwards:
-            microbatch, stage = min(backwards)
-            return Action(Kind.B, -stage, microbatch)
-        for stage in reversed(stages):
-            flying = self.done[Kind.F, rank, stage] - self.done[Kind.B, rank, stage]
-            if not self.graph.backward[stage] or flying < self.in_flight[stage]:
-                ahead = self._next(Kind.F, rank, stage, now)
-                if ahead is not None:
-                    return Action(Kind.F, stage, ahead)
+def _shop(request: Request, num_microbatches: int, room: Sequence[int]) -> ShopArrays:
+    jobs = job_shop_of(request.costs, request.graph, num_microbatches, None, split=True)
+    return ShopArrays(replace(jobs, room=tuple(room)))
+
+
+def _at_pace(shop: ShopArrays, depth: Numbers, pace: Pace, objective: str) -> tuple[Key, Ints] | None:
+    urgency = [int(action.kind is Kind.F) for action in shop.jobs.actions]
+    row = _listed(shop, urgency, pace[1], [max(1, int(pace[0] * number)) for number in depth])
+    if row is None:
         return None
-
-    def _next(self, kind: Kind, rank: int, stage: int, now: int) -> int | None:
-        """Return the micro-batch of a stage's next action of a kind, if it can start now."""
-        index, todo = self.done[kind, rank, stage], self.todo[rank, stage]
-        if index == len(todo) or (kind is Kind.B and not self.graph.backward[stage]):
-            return None
-        return todo[index] if self._ready((kind, stage, todo[index]), now) else None
-
-    def _ready(self, step: Step, now: int) -> bool:
-        return self._missing(step) == 0 and self.ready_ns.get(step, 0) <= now
-
-    def _missing(self, step: Step) -> int:
-        """Return how many inputs are still to come; a backward also waits for its own forward."""
-        if step not in self.num_missing:
-            kind, stage, first = step
-            stop = first + self.graph.multiples[stage]
-            inputs = sum(len(overlapping(self.graph, other, first, stop)) for other in self.inputs[kind][stage])
-            self.num_missing[step] = inputs + (kind is Kind.B)
-        return self.num_missing[step]
-
-    def _start(self, action: Action, rank: int, now: int) -> list[tuple[int, int]]:
-        """Run an action; return when which ranks have something new to do."""
-        kind, stage, first = action.kind, action.stage, action.microbatch
-        end_ns = now + _duration_ns(self.costs.stages[stage], kind, first // self.graph.multiples[stage])
-        self.free_ns[rank] = end_ns
-        self.done[kind, rank, stage] += 1
-        self.orders[rank].append(action)
-        if kind is Kind.F:
-            self._arrive((Kind.B, stage, first), end_ns)
-        wakes = [(end_ns, rank)]
-        stop = first + self.graph.multiples[stage]
-        for target in self.outputs[kind][stage]:
-            for group in overlapping(self.graph, target, first, stop):
-                reader = self.graph.rank_of(target, group)
-                delay_ns = self.p2p_ns[stage, target] if reader != rank else 0
-                if self._arrive((kind, target, group), end_ns + delay_ns):
-                    wakes.append((self.ready_ns[kind, target, group], reader))
-        return wakes
-
-    def _arrive(self, step: Step, at_ns: int) -> bool:
-        """Count an input of an action; return whether it was the last one."""
-        self.num_missing[step] = self._missing(step) - 1
-        self.ready_ns[step] = max(self.ready_ns.get(step, 0), at_ns)
-        return self.num_missing[step] == 0
+    shop.step_ns(row)
+    start, duration = shop.times.start, shop.jobs.duration_ns
+    ends = [(row[begin], row[end - 1]) for begin, end in pairwise(shop.row_at)]
+    spans = [(int(start[first]), int(start[last]) + duration[last]) for first, last in ends]
+    key = (max(end - begin for begin, end in spans), max(end for _, end in spans))
+    return key if objective == "span" else key[::-1], row
 
 
-def _duration_ns(cost: StageCost, kind: Kind, index: int) -> int:
-    if kind is Kind.F:
-        return at(cost.forward_ns, index)
-    return at(cost.recompute_ns, index) + at(cost.backward_input_ns, index) + at(cost.backward_weight_ns, index)
+def _listed(shop: ShopArrays, urgency: Sequence[int], patience: int, in_flight: Sequence[int]) -> Ints | None:
+    """Return the orders that some urgency leads to with so many forwards of each stage ahead of its backwards."""
+    jobs = shop.jobs
+    heads = [jobs.actions[queue[0]] for row in jobs.queues for queue in row]
+    most = [
+        in_flight[a.stage] if a.kind is Kind.F and after is not None and after.kind is not Kind.F else NEVER
+        for a, after in zip_longest(heads, heads[1:])
+    ]
+    exact = shop.kernels.noisy(shop.ints(urgency), 0.0, shop.ints([1]))
+    return listed(shop, exact, Manner(patience, ahead=False), shop.ints(most))

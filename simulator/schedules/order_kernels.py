@@ -45,7 +45,7 @@ class OrderKernels:
     noisy: Callable[[Ints, float, Ints], Floats]
     time_row: Callable[[Shop, Ints, Ints, Timing], int]
     timing_for: Callable[[Shop], Timing]
-    list_row: Callable[[Shop, Ints, Floats, int, bool], bool]
+    list_row: Callable[[Shop, Ints, Floats, Ints, int, bool], bool]
     search_row: Callable[[Shop, Ints, int, int, Ints], int]
 
     @staticmethod

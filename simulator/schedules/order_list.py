@@ -35,7 +35,7 @@ def room_of(shop: Shop) -> RankMemory:
     found = RankMemory(zeros(num_ranks), zeros(num_ranks), zeros(num_ranks), zeros(num_ranks * num_units),
                  zeros(num_ranks * num_units))  # fmt: skip
     for rank in range(num_ranks):
-        taking, most, one_size = 0, 0, True
+        taking, most, total, one_size = 0, 0, 0, True
         for queue in range(shop.rank_at[rank], shop.rank_at[rank + 1]):
             first = shop.queue_at[queue]
             for job in range(first, shop.queue_at[queue + 1]):
@@ -45,7 +45,8 @@ def room_of(shop: Shop) -> RankMemory:
                 taking += 1
         for unit in range(num_units):
             most = max(most, found.to_take[rank * num_units + unit])
-        if (one_size and taking <= 1) or most > shop.room[rank]:
+            total += found.to_take[rank * num_units + unit]
+        if (one_size and taking <= 1) or most > shop.room[rank] or total <= shop.room[rank]:
             found.is_blind[rank] = 1
     return found
 
@@ -96,8 +97,14 @@ def wake(times: Ints, tree: Ints, rank: int, time_ns: int) -> None:
         i //= 2
 
 
-def list_row(shop: Shop, row: Ints, urgency: Floats, patience: int, ahead: bool) -> bool:
-    """Fill in the orders of a list simulation; return False where a rank gets no room."""
+def list_row(shop: Shop, row: Ints, urgency: Floats, most: Ints, patience: int, ahead: bool) -> bool:
+    """Fill in the orders of a list simulation; return False where a rank gets no room.
+
+    Parameters
+    ----------
+    most : array of int
+        How many jobs a queue may be ahead of the queue behind it.
+    """
     n, num_ranks = len(shop.duration), len(shop.room)
     row_at, room = rows_at(shop), room_of(shop)
     missing, ready, at = zeros(n), zeros(n), zeros(len(shop.queue_at))
@@ -123,6 +130,8 @@ def list_row(shop: Shop, row: Ints, urgency: Floats, patience: int, ahead: bool)
         for queue in range(shop.rank_at[rank], shop.rank_at[rank + 1]):
             job = at[queue]
             if job == shop.queue_at[queue + 1] or missing[job] > 0 or (patience >= 0 and shop.is_weight[queue] == 1):
+                continue
+            if job - shop.queue_at[queue] - at[queue + 1] + shop.queue_at[queue + 1] >= most[queue]:
                 continue
             if not admits(shop, room, rank, job, ahead):
                 blocked = blocked or ready[job] <= now

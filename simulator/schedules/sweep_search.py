@@ -1,4 +1,4 @@
-"""The best of many sweeps: a grid of choices alike for all ranks, then changes at single ranks; and of a few lists.
+"""The best of many sweeps: a grid of choices alike for all ranks, then changes at single ranks.
 
 The number of sweeps follows from the size of the pipeline, not from a clock, so that equal input gives
 equal orders. Small pipelines are searched until a change at a rank seldom helps, large ones get the grid
@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain
 
-from simulator.schedules.list_scheduling import in_list, paces
 from simulator.schedules.sweep import (
     FILL_BOTH,
     FILL_NEVER,
@@ -32,7 +31,7 @@ Ranked = tuple[tuple[int, int, int], Choices, Result]
 
 
 def best_sweep(line: PositionCosts, objective: str, most_sweeps: int = MOST_SWEEPS) -> Result:
-    """Return the best orders found, by sweeps or by list simulations (which win where memory is short).
+    """Return the best orders found.
 
     Long pipelines are searched twice: on their first 4 p micro-batches, where warm-up, turns and drain
     all show, then at full length starting from the best choices of the first search.
@@ -48,16 +47,7 @@ def best_sweep(line: PositionCosts, objective: str, most_sweeps: int = MOST_SWEE
     found = _search(short, objective, [], most_sweeps)
     if short.num_actions < line.num_actions:
         found = _search(line, objective, [choices for _, choices, _ in found[:NUM_FINALISTS]], most_sweeps)
-    results = [found[0][2], *_lists(line, objective)]
-    return min(results, key=lambda result: _key(result, objective))
-
-
-def _lists(line: PositionCosts, objective: str) -> list[Result]:
-    """Return what the best paces on the first 2 p micro-batches come to at full length."""
-    short = line.cut(min(line.num_actions, 2 * line.num_positions))
-    tried = [(_key(result, objective), index) for index, pace in enumerate(paces()) if (result := in_list(short, pace))]
-    best = [tuple(paces())[index] for _, index in sorted(tried)[: NUM_FINALISTS - 1]]
-    return [result for pace in best if (result := in_list(line, pace))]
+    return found[0][2]
 
 
 def _search(line: PositionCosts, objective: str, seeds: list[Choices], most_sweeps: int) -> list[Ranked]:
@@ -70,7 +60,7 @@ def _search(line: PositionCosts, objective: str, seeds: list[Choices], most_swee
     for _ in range(num_sweeps):
         choices = next(candidates, None) or _changed(found[0][1], rng)
         result = sweep(line, choices)
-        key = _key(result, objective)
+        key = result_key(result, objective)
         if not found or key <= found[0][0]:
             found.insert(0, (key, choices, result))
         if (result.span_ns, result.step_time_ns) == least:
@@ -78,7 +68,8 @@ def _search(line: PositionCosts, objective: str, seeds: list[Choices], most_swee
     return found
 
 
-def _key(result: Result, objective: str) -> tuple[int, int, int]:
+def result_key(result: Result, objective: str) -> tuple[int, int, int]:
+    """Return span, step and peak memory, the step before the span where it is the objective."""
     first, second = result.span_ns, result.step_time_ns
     if objective == "step":
         first, second = second, first

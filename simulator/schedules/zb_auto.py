@@ -1,16 +1,21 @@
 """`zb-auto`: split backwards ordered by a heuristic within a memory limit."""
 
 from costmodel.errors import UsageError
+from costmodel.stages.costs import largest
 from simulator.actions import Action, Kind
+from simulator.schedule import StageGraph
 from simulator.schedules.kind import Orders, Request, ScheduleKind
-from simulator.schedules.sweep_pipeline import pipeline
-from simulator.schedules.sweep_search import MOST_SWEEPS, best_sweep
+from simulator.schedules.list_simulation import paced
+from simulator.schedules.sweep import Result
+from simulator.schedules.sweep_pipeline import PositionCosts, pipeline
+from simulator.schedules.sweep_search import MOST_SWEEPS, best_sweep, result_key
+from simulator.schedules.warmup import graph_in_flight
 
 OBJECTIVES = ("span", "step")
 
 
 def orders(request: Request) -> Orders:
-    """Return the best orders that sweeps of many choices find (`swept`)."""
+    """Return the best orders that sweeps of many choices, and lists where memory is short, find (`swept`)."""
     return swept(request)
 
 
@@ -29,6 +34,19 @@ def swept(request: Request, most_sweeps: int = MOST_SWEEPS) -> Orders:
     graph = request.graph
     line = pipeline("zb-auto", request.costs, graph, request.num_microbatches, request.memory_limit_bytes)
     found = best_sweep(line, request.objective, most_sweeps)
+    depth = graph_in_flight(request.costs, graph, request.num_microbatches, latency=False)
+    room = dict(zip(line.stages, line.room, strict=True))
+    needed = (number * largest(cost.activation_bytes) for number, cost in zip(depth, request.costs.stages, strict=True))
+    if any(room[stage] < size for stage, size in enumerate(needed)):  # less than 1F1B holds
+        by_rank = [room[graph.stages_of(rank)[0]] for rank in range(graph.num_ranks)]
+        other = paced(request, depth, by_rank)
+        if other and other[0] < result_key(found, request.objective)[:2]:
+            return other[1]
+    return as_orders(graph, line, found)
+
+
+def as_orders(graph: StageGraph, line: PositionCosts, found: Result) -> Orders:
+    """Return the actions that orders by position represent."""
     rows: list[tuple[Action, ...]] = [()] * graph.num_ranks
     for stage, order in zip(line.stages, found.orders, strict=True):
         size = graph.multiples[stage]

@@ -9,10 +9,11 @@ from costmodel.errors import NoPlanFits, UsageError
 from costmodel.stages.costs import Costs, EdgeCost, StageCost
 from simulator.engine import Structure
 from simulator.engine.times import Times
-from simulator.schedule import chain_edges, stage_graph
+from simulator.schedule import Schedule, chain_edges, stage_graph
 from simulator.schedules import build_schedule
 from simulator.schedules.sweep_pipeline import pipeline
 from simulator.schedules.sweep_search import best_sweep
+from simulator.schedules.zb_auto import as_orders
 from simulator.uniform import share_bytes, uniform_costs
 from simulator.validation import validate_schedule
 
@@ -53,11 +54,12 @@ def test_the_times_of_the_sweeps_are_those_of_the_engine_and_the_limit_holds() -
         costs = random_pipeline(rng, num_microbatches)
         without_messages = replace(costs, edges=tuple(replace(e, size_bytes=0) for e in costs.edges))
         limit_bytes = rng.randint(14, 60)
-        schedule = build_schedule("zb-auto", without_messages, num_microbatches, memory_limit_bytes=limit_bytes)
+        graph = stage_graph(costs)
+        line = pipeline("zb-auto", without_messages, graph, num_microbatches, limit_bytes)
+        found = best_sweep(line, "span")
+        schedule = Schedule("zb-auto", graph, num_microbatches, as_orders(graph, line, found))
         assert validate_schedule(schedule) == ()
         times = Structure(schedule).times(without_messages)
-        line = pipeline("zb-auto", without_messages, stage_graph(costs), num_microbatches, limit_bytes)
-        found = best_sweep(line, "span")
         assert (found.span_ns, found.step_time_ns) == (times.span_ns, times.step_time_ns), f"seed {seed}"
         assert max(times.peak_memory_bytes) <= limit_bytes, f"seed {seed}"
 

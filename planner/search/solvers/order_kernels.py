@@ -60,5 +60,5 @@ def compile_all() -> None:
         ends, none,
     )  # fmt: skip
     kernels.time_row(shop, ints([0]), ends, kernels.timing_for(shop))
-    kernels.list_row(shop, ints([0]), kernels.noisy(none, 0.0, ints([1])), 0, False)
+    kernels.list_row(shop, ints([0]), kernels.noisy(none, 0.0, ints([1])), ints([1]), 0, False)
     kernels.search_row(shop, ints([0]), 1, 0, ints([1]))
