@@ -13,7 +13,7 @@ from costmodel.calibration import Calibration, published
 from costmodel.errors import UsageError
 from costmodel.machines.catalogue import CatalogueDevice, check_precision, kept_in
 from costmodel.machines.catalogue import device as catalogue_device
-from costmodel.model.graph import OperatorGraph
+from costmodel.model.graph import Operator, OperatorGraph
 from costmodel.model.origin import ROOFLINE, Origin
 from costmodel.model.profile import Device, OperatorTimes, Profile
 from costmodel.model.whole_model import WholeModelMeasurements

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from costmodel.errors import DoesNotMatch, UsageError
 from costmodel.importers.memory_snapshot import read_memory_snapshot
 from planner.plan import Plan
-from planner.report.summary.text import Table, mebibytes, percent
+from planner.report.summary.text import Table, percent, size
 
 STATES = ("parameters", "gradients", "gradient_copies", "master_weights", "optimizer")
 """Terms of a stage that stay between steps."""
@@ -66,11 +66,11 @@ def held_table(rows: list[dict[str, int]]) -> Table:
         [
             (
                 str(row["rank"]),
-                mebibytes(row["planned_peak_bytes"]),
-                mebibytes(row["peak_bytes"]),
+                size(row["planned_peak_bytes"]),
+                size(row["peak_bytes"]),
                 percent(row["planned_peak_bytes"] / max(1, row["peak_bytes"]) - 1),
-                *(mebibytes(row[name]) for name in ("planned_upper_bytes", "reserved_bytes")),
-                *(mebibytes(row[name]) for name in ("planned_states_bytes", "end_bytes")),
+                *(size(row[name]) for name in ("planned_upper_bytes", "reserved_bytes")),
+                *(size(row[name]) for name in ("planned_states_bytes", "end_bytes")),
             )
             for row in rows
         ],

@@ -16,7 +16,7 @@ from planner.search.solvers.annealing.data import LOOPED, RULES
 from planner.search.space.partitions import FamilyPartitions
 from planner.search.state.focus import is_near
 from planner.search.state.pool import CandidatePool
-from simulator.schedules.graph_auto import Numbers
+from simulator.schedules.list_simulation import Numbers
 
 Annealed = tuple[Partition, Numbers]
 

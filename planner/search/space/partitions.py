@@ -24,7 +24,7 @@ from planner.search.space.family_work import Families
 from planner.search.space.open_choices import allows_custom_in_flight
 from planner.search.space.pinned import PinnedPlaces
 from simulator.schedules import SCHEDULES
-from simulator.schedules.graph_auto import Numbers
+from simulator.schedules.list_simulation import Numbers
 
 
 @dataclass(frozen=True)

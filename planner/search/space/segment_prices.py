@@ -113,7 +113,8 @@ class SegmentPrices:
         states = self._replicas.states_bytes(weights) + self._replicas.buffers_bytes(weights, np.ones_like(rows.chunks))
         last = (self.afters == self._size - 1) * line.workspace[self._number]
         sent = 2 * (self._sends[self._ends[0]] + self._sends[self._ends[1]])
-        return states + last + sent + self._replicas.workspace_bytes
+        found: Floats = states + last + sent + self._replicas.workspace_bytes
+        return found
 
     def _work_ns(self, way: int) -> Floats:
         """Return what stretches take of a micro-batch."""

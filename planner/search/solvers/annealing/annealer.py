@@ -32,7 +32,7 @@ from planner.search.solvers.relaxation.transfers import least_host_ns
 from planner.search.space.bottleneck_partition import bottleneck_partition
 from planner.search.space.partitions import FamilyPartitions
 from simulator.actions import Kind
-from simulator.schedules.graph_auto import Numbers
+from simulator.schedules.list_simulation import Numbers
 
 CHANGES = 200
 """Simulated changes for each atom and stage, as far as the work allows."""
