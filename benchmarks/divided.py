@@ -37,7 +37,8 @@ from tests.support.ranks.rank_pool import RankPool
 
 MODELS = "zoo:gpt:small,zoo:llama3:small,zoo:t5:small"
 CHOICES = (
-    "--data 4 --zero 3", "--data 4 --zero 2", "--data 2 --stages 2 --chunks 1 --zero 3",
+    "--data 4 --zero 3", "--data 4 --zero 2", "--data 4 --zero 3 --shard-group 2", "--data 4 --zero 2 --shard-group 2",
+    "--data 2 --stages 2 --chunks 1 --zero 3",
     "--data 2 --stages 2 --chunks 1 --zero 2", "--data 2 --stages 2 --zero 3 --schedule zb-h1",
     "--data 2 --stages 2 --zero 2 --schedule zb-h1",
     "--tensor 2 --stages 2 --chunks 1", "--tensor 2 --data 2 --zero 3", "--tensor 2 --stages 2 --recompute full",
