@@ -88,25 +88,26 @@ class MemoryCuts:
         self._prices = SegmentPrices(prepared.problem, only, table.line, self._spans)
 
     def found(self, best_ns: float) -> Iterator[Evaluated]:
-        """Yield cuts that are estimated to be faster than this, simulated, until one of them fits."""
+        """Yield cuts that are estimated to be faster than this, simulated, while programmes learn from them."""
         for ways in self._choices():
-            missed = np.zeros(self._places)
+            missed, seen = np.zeros(self._places), set[Candidate]()
             for _ in range(NUM_PROGRAMMES):
                 tried = list(self._candidates(ways, missed, best_ns))
+                if not tried or tried[0][0] in seen:
+                    break
+                seen.add(tried[0][0])
                 under = [each for found, _ in tried for each in self._prepared.evaluated(found)]
                 yield from under
-                if not under or any(each.fits for each in under):
-                    break
-                missed = np.maximum(missed, self._missed_bytes(*tried[0]))
+                fitting = [each.step_time_ns for each in under if each.fits]
+                best_ns = min([best_ns, *fitting])
+                errors = self._missed_bytes(*tried[0])
+                missed = errors if fitting else np.maximum(missed, errors)
 
     def _missed_bytes(self, candidate: Candidate, held_bytes: Floats) -> Floats:
-        """Return by how much more the rank of each stage holds than was estimated, where it is over its limit."""
-        evaluator = self._cuts.evaluator
-        run = evaluator.shortest(candidate)
-        peaks, limits = np.array(run.times.peak_memory_bytes, float), np.array(evaluator.limits(run), float)
-        over = (peaks > limits).reshape(self._places, -1).any(axis=1)
-        missed: Floats = np.where(over, peaks.reshape(self._places, -1).max(axis=1) - held_bytes, 0.0)
-        return missed
+        """Return by how much more the rank of each stage holds than was estimated."""
+        run = self._cuts.evaluator.shortest(candidate)
+        peaks: Floats = np.array(run.times.peak_memory_bytes, float).reshape(self._places, -1).max(axis=1)
+        return peaks - held_bytes
 
     def _choices(self) -> list[tuple[int, ...]]:
         """Return the ways among which stages may choose, one set after the other.
