@@ -84,7 +84,8 @@ class StepTimes:
             summed += known.across_ns(copies, parts)
             reduce_ns += self.overlap.exposed_ns(summed, times.backward, parts)
             if zero in (1, SCATTERED):
-                parts = self._num_buckets(self.gathers, copies.trainable, num_ranks)
+                buckets = self._num_buckets(self.gathers, copies.trainable, num_ranks)
+                parts = num_ranks if self.build.training.by_owner else buckets
                 optimizer_ns += known.gather_stepped_ns(copies, parts)
         if self.build.training.optimizer == "none":
             # the executor lets go of what it has gathered, stepped or not

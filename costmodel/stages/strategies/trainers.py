@@ -45,6 +45,7 @@ class TrainerHabits:
     stand_ins: bool
     gradient_copy_bytes: int
     by_block: bool
+    by_owner: bool
     fp8_inputs: bool
     fp8_copy_bytes: int
     reserved_percent: int
@@ -117,6 +118,7 @@ def _habits(node: Node, rows: Mapping[str, Node]) -> TrainerHabits:
         stand_ins=members["stand_ins"].flag(),
         gradient_copy_bytes=members["gradient_copy_bytes"].integer(),
         by_block=members["by_block"].flag(),
+        by_owner=members["by_owner"].flag(),
         fp8_inputs=members["fp8_inputs"].flag(),
         fp8_copy_bytes=members["fp8_copy_bytes"].integer(),
         reserved_percent=members["reserved_percent"].integer(),

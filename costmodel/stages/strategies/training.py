@@ -67,7 +67,7 @@ class TrainingJob:
         Alive of a 16-bit logit at the loss's peak, 4 of them kept; nothing is profiled of described models.
     gradient_bytes, main_weight_bytes : int
         Of a gradient (no less than the weight) and of a weight beyond its 16 bits, in mixed precision.
-    stand_ins, gradient_copy_bytes, by_block, fp8_inputs, fp8_copy_bytes : bool, int, bool, bool, int
+    stand_ins, gradient_copy_bytes, by_block, by_owner, fp8_inputs, fp8_copy_bytes : bool, int, bool, bool, bool, int
         As of `TrainerHabits`.
     reserved : float
         Part of what is allocated that the allocator usually reserves besides.
@@ -129,6 +129,7 @@ class TrainingJob:
     stand_ins: bool = False
     gradient_copy_bytes: int = 0
     by_block: bool = False
+    by_owner: bool = False
     fp8_inputs: bool = False
     fp8_copy_bytes: int = 1
     reserved: float = 0.07
@@ -179,6 +180,7 @@ class TrainingJob:
             stand_ins=habits.stand_ins,
             gradient_copy_bytes=habits.gradient_copy_bytes,
             by_block=habits.by_block,
+            by_owner=habits.by_owner,
             fp8_inputs=habits.fp8_inputs,
             fp8_copy_bytes=habits.fp8_copy_bytes,
             reserved=habits.reserved_percent / 100,

@@ -125,7 +125,8 @@ class ReplicaPrices:
         exposed = _exposed(overlap, summed, backward, parts)
         if self._training.optimizer == "none":
             return exposed
-        parts = self._num_buckets(self._model.overlap_of_gathers, weights.all_trained)
+        buckets = self._num_buckets(self._model.overlap_of_gathers, weights.all_trained)
+        parts = self._copies.astype(float) if self._training.by_owner else buckets
         gathered = self._both_ns(all_gather_ns, weights.trained, weights.trained_experts, parts)
         found: Floats = exposed + gathered * ((zero == 1) | (zero == SCATTERED)) + self._update_ns(weights)
         return found
