@@ -53,8 +53,9 @@ def v_shape(name: str, request: Request, shares: float | None) -> SplitStages:
             )
     even = [
         StageCost(
-            _mean(cost.forward_ns), _mean(cost.backward_input_ns), _mean(cost.backward_weight_ns), _mean(cost.recompute_ns),
-            activation_bytes=activation[stage], weight_activation_bytes=largest(cost.weight_activation_bytes),
+            _mean(cost.forward_ns), _mean(cost.backward_input_ns), _mean(cost.backward_weight_ns),
+            _mean(cost.recompute_ns), activation_bytes=activation[stage],
+            weight_activation_bytes=largest(cost.weight_activation_bytes),
         )
         for stage, cost in enumerate(stages)
     ]  # fmt: skip
