@@ -129,7 +129,7 @@ def _at_pace(shop: ShopArrays, depth: Numbers, pace: Pace, objective: str) -> tu
 
 
 def _listed(shop: ShopArrays, urgency: Sequence[int], patience: int, in_flight: Sequence[int]) -> Ints | None:
-    """Return the orders that some urgency leads to with so many forwards of each stage ahead of its backwards."""
+    """Return the orders that some urgency leads to, with a number of forwards of each stage ahead of its backwards."""
     jobs = shop.jobs
     heads = [jobs.actions[queue[0]] for row in jobs.queues for queue in row]
     most = [

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain
 
+from simulator.schedules.split_progress import Found
+from simulator.schedules.split_stages import SplitStages
 from simulator.schedules.sweep import (
     FILL_BOTH,
     FILL_NEVER,
@@ -19,18 +21,16 @@ from simulator.schedules.sweep import (
     SKIP_NEVER,
     SKIP_SLACK,
     Choices,
-    Result,
     sweep,
 )
-from simulator.schedules.sweep_pipeline import PositionCosts
 
 NUM_ACTIONS, LEAST_SWEEPS, MOST_SWEEPS, NUM_FINALISTS = 200_000, 6, 300, 3
 """Work of one search: actions placed over all sweeps within bounds on their number; and what is handed on."""
 
-Ranked = tuple[tuple[int, int, int], Choices, Result]
+Ranked = tuple[tuple[int, int, int], Choices, Found]
 
 
-def best_sweep(line: PositionCosts, objective: str, most_sweeps: int = MOST_SWEEPS) -> Result:
+def best_sweep(line: SplitStages, objective: str, most_sweeps: int = MOST_SWEEPS) -> Found:
     """Return the best orders found.
 
     Long pipelines are searched twice: on their first 4 p micro-batches, where warm-up, turns and drain
@@ -43,24 +43,24 @@ def best_sweep(line: PositionCosts, objective: str, most_sweeps: int = MOST_SWEE
     most_sweeps : int
         Of each search.
     """
-    short = line.cut(min(line.num_actions, 4 * line.num_positions))
+    short = line.cut(min(line.num_actions, 4 * line.num_stages))
     found = _search(short, objective, [], most_sweeps)
     if short.num_actions < line.num_actions:
         found = _search(line, objective, [choices for _, choices, _ in found[:NUM_FINALISTS]], most_sweeps)
     return found[0][2]
 
 
-def _search(line: PositionCosts, objective: str, seeds: list[Choices], most_sweeps: int) -> list[Ranked]:
+def _search(line: SplitStages, objective: str, seeds: list[Choices], most_sweeps: int) -> list[Ranked]:
     """Try the seeds, the grid, then changes of the best so far; return what was best on the way, best first."""
-    num_sweeps = min(most_sweeps, max(LEAST_SWEEPS, NUM_ACTIONS // (3 * line.num_positions * line.num_actions)))
+    num_sweeps = min(most_sweeps, max(LEAST_SWEEPS, NUM_ACTIONS // (3 * line.num_stages * line.num_actions)))
     rng = random.Random(0)  # noqa: S311 - a fixed sequence is what is wanted
-    candidates = chain(seeds, _grid(line.num_positions))
+    candidates = chain(seeds, _grid(line.num_stages))
     least = _least(line)
     found: list[Ranked] = []
     for _ in range(num_sweeps):
         choices = next(candidates, None) or _changed(found[0][1], rng)
         result = sweep(line, choices)
-        key = result_key(result, objective)
+        key = (*result.key(objective), result.peak_bytes)
         if not found or key <= found[0][0]:
             found.insert(0, (key, choices, result))
         if (result.span_ns, result.step_time_ns) == least:
@@ -68,34 +68,26 @@ def _search(line: PositionCosts, objective: str, seeds: list[Choices], most_swee
     return found
 
 
-def result_key(result: Result, objective: str) -> tuple[int, int, int]:
-    """Return span, step and peak memory, the step before the span where it is the objective."""
-    first, second = result.span_ns, result.step_time_ns
-    if objective == "step":
-        first, second = second, first
-    return first, second, result.peak_bytes
-
-
-def _least(line: PositionCosts) -> tuple[int, int]:
+def _least(line: SplitStages) -> tuple[int, int]:
     """Return what neither span nor step can be below: no waits after the first forward of any position."""
-    work = [line.work_ns(position) for position in range(line.num_positions)]
-    starts = [ends[0] - times[0] for ends, times in zip(line.forward_ends, line.forward, strict=True)]
+    work = [line.work_ns(position) for position in range(line.num_stages)]
+    starts = [ends[0] - times[0] for ends, times in zip(line.forward_ends, line.time["F"], strict=True)]
     return max(work), max(map(sum, zip(work, starts, strict=True)))
 
 
-def _grid(num_positions: int) -> Iterator[Choices]:
+def _grid(num_stages: int) -> Iterator[Choices]:
     for overshoot, staggered in ((0, True), (0, False), (100, False), (50, False), (100, True)):
         for fill in (FILL_BOTH, FILL_SPAN):
             for skip in (SKIP_NEVER, SKIP_LATE, SKIP_SLACK):
-                yield Choices((overshoot,) * num_positions, (fill,) * num_positions, (skip,) * num_positions, staggered)
+                yield Choices((overshoot,) * num_stages, (fill,) * num_stages, (skip,) * num_stages, staggered)
 
 
 def _changed(choices: Choices, rng: random.Random) -> Choices:
     """Change what one to three positions do."""
-    num_positions = len(choices.fill)
+    num_stages = len(choices.fill)
     overshoot, fill, skip = list(choices.overshoot), list(choices.fill), list(choices.skip)
-    for _ in range(rng.randint(1, min(3, num_positions))):
-        position = rng.randrange(num_positions)
+    for _ in range(rng.randint(1, min(3, num_stages))):
+        position = rng.randrange(num_stages)
         which = rng.randrange(3)
         if which == 0:
             overshoot[position] = rng.choice((0, 50, 100))

@@ -8,7 +8,7 @@ from simulator.schedules.v_shape_search import best_v_shape
 def orders(request: Request) -> Orders:
     """Return the best orders found within floor((p + 4) / 3) activation shares, 3 / 2 on two ranks."""
     laid = v_shape("v-min", request, shares(request.graph.num_stages // 2))
-    return as_orders(request, best_v_shape("v-min", laid, request.objective).rows)
+    return as_orders(request, laid, best_v_shape("v-min", laid, request.objective).rows)
 
 
 def shares(p: int) -> float:

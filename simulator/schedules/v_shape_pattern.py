@@ -11,7 +11,8 @@ far as the peak allows.
 import heapq
 from itertools import product
 
-from simulator.schedules.v_shape import Row, VShape
+from simulator.schedules.split_progress import SplitProgress
+from simulator.schedules.split_stages import Row, SplitStages
 
 SLOTS = 6
 Block = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
@@ -23,13 +24,13 @@ TURNS = ((1, 1, 1), (2, 1, 1), (3, 1, 1), (1, 2, 1), (1, 1, 2))
 """Slots on the last rank between its forwards, on the first before its gradient, on the last between its gradients."""
 
 
-def blocks(v_shape: VShape) -> list[Block]:
+def blocks(v_shape: SplitStages) -> list[Block]:
     """Return different blocks whose repetition fits into memory."""
     found = dict.fromkeys(_starts(v_shape.num_ranks, hops, turns) for hops, turns in product(HOPS, TURNS))
     return [block for block in found if _fits(v_shape, block)]
 
 
-def _fits(v_shape: VShape, block: Block) -> bool:
+def _fits(v_shape: SplitStages, block: Block) -> bool:
     """Whether every rank has room for what the repeated block holds, however often it is repeated."""
     top, (forward, back, weight) = v_shape.num_stages - 1, block
     for rank in range(v_shape.num_ranks):
@@ -38,19 +39,19 @@ def _fits(v_shape: VShape, block: Block) -> bool:
             for stage in (rank, top - rank):
                 begun, waiting, done = (max(weight) + slot - row[stage] for row in (forward, back, weight))
                 whole = begun // SLOTS - (waiting - 1) // SLOTS
-                held += v_shape.activation[stage] * whole
-                held += v_shape.kept[stage] * ((waiting - 1) // SLOTS - (done - 1) // SLOTS)
+                held += v_shape.activation[stage][0] * whole
+                held += v_shape.kept[stage][0] * ((waiting - 1) // SLOTS - (done - 1) // SLOTS)
             if held > v_shape.room[rank]:
                 return False
     return True
 
 
-def peak(v_shape: VShape, row: Row) -> int:
+def peak(v_shape: SplitStages, row: Row) -> int:
     """Return the most bytes of activations that an order holds."""
     held = most = 0
     for kind, stage in row:
-        kept = v_shape.kept[stage]
-        held += v_shape.activation[stage] if kind == "F" else -kept if kind == "W" else kept - v_shape.activation[stage]
+        size, kept = v_shape.activation[stage][0], v_shape.kept[stage][0]
+        held += size if kind == "F" else -kept if kind == "W" else kept - size
         if held > most:
             most = held
     return most
@@ -83,7 +84,7 @@ def _starts(p: int, hops: tuple[int, int, int, int], turns: tuple[int, int, int]
     return tuple(forward), tuple(back), tuple(weight)
 
 
-def repeated(v_shape: VShape, block: Block) -> tuple[Row, ...]:
+def repeated(v_shape: SplitStages, block: Block) -> tuple[Row, ...]:
     """Return the orders of a block for every micro-batch."""
     rows = []
     for rank in range(v_shape.num_ranks):
@@ -97,7 +98,7 @@ def repeated(v_shape: VShape, block: Block) -> tuple[Row, ...]:
     return tuple(rows)
 
 
-def with_early_forwards(v_shape: VShape, rows: tuple[Row, ...]) -> tuple[Row, ...]:
+def with_early_forwards(v_shape: SplitStages, rows: tuple[Row, ...]) -> tuple[Row, ...]:
     """Move forwards of the warm-up ahead into idle time, on each rank as many as its memory allows."""
     most = [len(row) for row in rows]
     while True:
@@ -124,52 +125,44 @@ def _ahead(early: Row, row: Row) -> Row:
     return order
 
 
-def _forwards_alone(v_shape: VShape, most: list[int]) -> tuple[Row, ...]:
+def _forwards_alone(v_shape: SplitStages, most: list[int]) -> tuple[Row, ...]:
     """Run forwards alone, those of the way up first, until the first gradient reaches each rank."""
-    p, top, time = v_shape.num_ranks, v_shape.num_stages - 1, v_shape.time
-    rows: tuple[Row, ...] = tuple([] for _ in range(p))
-    arrivals: list[list[int]] = [[] for _ in range(top + 1)]
-    arrivals[0] = [0] * v_shape.num_actions
-    done, now, held, stop = [0] * (top + 1), [0] * p, [0] * p, [sum(map(sum, time.values())) * v_shape.num_actions] * p
+    p, top, time, state = v_shape.num_ranks, v_shape.num_stages - 1, v_shape.time, SplitProgress(v_shape)
+    delay = [incoming[0][1] for incoming in v_shape.sources[1:]]
+    stop = [sum(map(v_shape.work_ns, range(top + 1)))] * p
     wakes = [(0, rank) for rank in range(p)]
     while wakes:
         at, rank = heapq.heappop(wakes)
-        if at < now[rank]:
+        if at < state.now[rank]:
             continue
         for stage in (top - rank, rank):
-            index = done[stage]
-            if index >= min(len(arrivals[stage]), v_shape.num_actions):
+            index, arrival = len(state.ends["F"][stage]), state.arrival("F", stage)
+            if index == v_shape.num_actions or arrival is None:
                 continue
-            if arrivals[stage][index] > at:
-                heapq.heappush(wakes, (arrivals[stage][index], rank))
+            if arrival > at:
+                heapq.heappush(wakes, (arrival, rank))
                 continue
-            end, full = at + time["F"][stage], held[rank] + v_shape.activation[stage] > v_shape.room[rank]
-            if (
-                len(rows[rank]) >= most[rank]
-                or end > stop[rank]
-                or full
-                or _would_block(v_shape, stage, held[rank], done)
-            ):
+            end = at + time["F"][stage][0]
+            if len(state.rows[rank]) >= most[rank] or end > stop[rank] or _is_full(state, stage):
                 continue
-            done[stage], now[rank] = index + 1, end
-            held[rank] += v_shape.activation[stage]
-            rows[rank].append(("F", stage))
+            state.run("F", stage, at)
             if stage < top:
-                reader = v_shape.rank(stage + 1)
-                arrivals[stage + 1].append(end + v_shape.delay[stage])
-                heapq.heappush(wakes, (max(arrivals[stage + 1][-1], now[reader]), reader))
+                reader = v_shape.rank[stage + 1]
+                heapq.heappush(wakes, (max(end + delay[stage], state.now[reader]), reader))
             elif index == 0:
                 for other in range(p):
                     stop[other] = end
-                    end += time["I"][top - other] + v_shape.delay[top - other - 1]
-            heapq.heappush(wakes, (now[rank], rank))
+                    end += time["I"][top - other][0] + delay[top - other - 1]
+            heapq.heappush(wakes, (state.now[rank], rank))
             break
-    return rows
+    return state.rows
 
 
-def _would_block(v_shape: VShape, stage: int, held: int, done: list[int]) -> bool:
-    """Whether a forward of the way down would take the room that the first one of the way up needs."""
+def _is_full(state: SplitProgress, stage: int) -> bool:
+    """Whether a forward has no room, or on the way down would take what the first one of the way up needs."""
+    v_shape, rank = state.line, state.line.rank[stage]
     other = v_shape.num_stages - 1 - stage
-    if stage >= v_shape.num_ranks or done[other]:
-        return False
-    return held + v_shape.activation[stage] + v_shape.activation[other] > v_shape.room[v_shape.rank(stage)]
+    needed = v_shape.activation[stage][0]
+    if stage < v_shape.num_ranks and not state.ends["F"][other]:
+        needed += v_shape.activation[other][0]
+    return state.held[rank] + needed > v_shape.room[rank]

@@ -8,7 +8,8 @@ from dataclasses import replace
 from itertools import product
 
 from costmodel.errors import NoPlanFits
-from simulator.schedules.v_shape import Found, VShape
+from simulator.schedules.split_progress import Found
+from simulator.schedules.split_stages import SplitStages
 from simulator.schedules.v_shape_pattern import Block, blocks, repeated, with_early_forwards
 from simulator.schedules.v_shape_timing import Squeeze, squeezed
 from simulator.schedules.v_shape_turns import Habits, in_turns
@@ -26,7 +27,7 @@ Trial = tuple[Block, bool, Squeeze]
 """A block, whether forwards of the warm-up move ahead, and a squeeze."""
 
 
-def best_v_shape(name: str, v_shape: VShape, objective: str) -> Found:
+def best_v_shape(name: str, v_shape: SplitStages, objective: str) -> Found:
     """Return the best orders found.
 
     Parameters
@@ -48,23 +49,19 @@ def best_v_shape(name: str, v_shape: VShape, objective: str) -> Found:
         raise NoPlanFits(
             f"{name}: no V-shaped order fits into {min(v_shape.room)} bytes of activations; raise the limit"
         )
-    return min(found, key=lambda one: _key(one, objective))
+    return min(found, key=lambda one: one.key(objective))
 
 
-def _as_much_as_1f1b(v_shape: VShape) -> bool:
+def _as_much_as_1f1b(v_shape: SplitStages) -> bool:
     p, top = v_shape.num_ranks, v_shape.num_stages - 1
-    return all(room >= p * (v_shape.activation[r] + v_shape.activation[top - r]) for r, room in enumerate(v_shape.room))
+    size = v_shape.activation
+    return all(room >= p * (size[r][0] + size[top - r][0]) for r, room in enumerate(v_shape.room))
 
 
-def _key(found: Found, objective: str) -> tuple[int, int]:
-    pair = (found.span_ns, found.step_time_ns)
-    return pair if objective == "span" else pair[::-1]
-
-
-def _turns(v_shape: VShape, objective: str, tries: int) -> list[Found]:
+def _turns(v_shape: SplitStages, objective: str, tries: int) -> list[Found]:
     """Try all habits, then the best two with waits allowed from the start."""
     first = [(one, habits) for habits in HABITS[: max(4, tries // 2)] if (one := in_turns(v_shape, Habits(*habits)))]
-    first.sort(key=lambda one: _key(one[0][0], objective))
+    first.sort(key=lambda one: one[0][0].key(objective))
     found = [one[0] for one, _ in first]
     left = tries - len(first)
     for (best, habits), percent in product(first[:2], ALLOWED):
@@ -74,7 +71,7 @@ def _turns(v_shape: VShape, objective: str, tries: int) -> list[Found]:
     return found
 
 
-def _blocks(v_shape: VShape, objective: str) -> list[Found]:
+def _blocks(v_shape: SplitStages, objective: str) -> list[Found]:
     """Try all blocks on the first micro-batches, more ways to squeeze the best of them, and the best at full length."""
     short = v_shape.cut(min(v_shape.num_actions, max(16, v_shape.num_ranks)))
     small = 6 * short.num_ranks * short.num_actions <= SMALL
@@ -92,14 +89,12 @@ def _blocks(v_shape: VShape, objective: str) -> list[Found]:
     return [found for found in trials if found]
 
 
-def _finalists(v_shape: VShape, trials: list[Trial], objective: str, count: int) -> list[Trial]:
-    ranked = [
-        (_key(found, objective), index) for index, trial in enumerate(trials) if (found := _timed(v_shape, trial))
-    ]
+def _finalists(v_shape: SplitStages, trials: list[Trial], objective: str, count: int) -> list[Trial]:
+    ranked = [(found.key(objective), index) for index, trial in enumerate(trials) if (found := _timed(v_shape, trial))]
     return [trials[index] for _, index in sorted(ranked)[:count]]
 
 
-def _timed(v_shape: VShape, trial: Trial) -> Found | None:
+def _timed(v_shape: SplitStages, trial: Trial) -> Found | None:
     block, moved, squeeze = trial
     rows = repeated(v_shape, block)
     return squeezed(v_shape, with_early_forwards(v_shape, rows) if moved else rows, squeeze)

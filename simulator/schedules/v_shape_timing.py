@@ -7,8 +7,8 @@ forwards, it fills waits only. Memory is held to the limit: a forward that does 
 
 from dataclasses import dataclass
 
-from simulator.schedules.v_shape import Found, Row, VShape
-from simulator.schedules.v_shape_progress import VShapeProgress
+from simulator.schedules.split_progress import Found, SplitProgress
+from simulator.schedules.split_stages import Row, SplitStages
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,14 +27,14 @@ class Squeeze:
     late: int | None
 
 
-def squeezed(v_shape: VShape, rows: tuple[Row, ...], squeeze: Squeeze) -> Found | None:
+def squeezed(v_shape: SplitStages, rows: tuple[Row, ...], squeeze: Squeeze) -> Found | None:
     """Return the orders with their times; None if a forward never gets room."""
     squeezing = _Squeezing(v_shape, rows, squeeze)
     return squeezing.finished() if squeezing.all_run() else None
 
 
-class _Squeezing(VShapeProgress):
-    def __init__(self, v_shape: VShape, rows: tuple[Row, ...], squeeze: Squeeze) -> None:
+class _Squeezing(SplitProgress):
+    def __init__(self, v_shape: SplitStages, rows: tuple[Row, ...], squeeze: Squeeze) -> None:
         super().__init__(v_shape)
         self.given, self.place = rows, [0] * v_shape.num_ranks
         self.loose_until = [row.index(("I", rank)) if squeeze.early else -1 for rank, row in enumerate(rows)]
@@ -45,7 +45,7 @@ class _Squeezing(VShapeProgress):
 
     def all_run(self) -> bool:
         """Run all orders; return whether they came to their ends."""
-        waiting = list(range(self.v_shape.num_ranks))
+        waiting = list(range(self.line.num_ranks))
         while waiting:
             waiting += self._advance(waiting.pop())
         return all(place == len(row) for place, row in zip(self.place, self.given, strict=True))
@@ -65,9 +65,9 @@ class _Squeezing(VShapeProgress):
                     break
                 if loose:
                     self.fill(rank, arrival)
-                self.run(kind, stage)
+                self.run(kind, stage, arrival)
                 after = stage + 1 if kind == "F" else stage - 1
-                if 0 <= after < self.v_shape.num_stages:
-                    woken.add(self.v_shape.rank(after))
+                if 0 <= after < self.line.num_stages:
+                    woken.add(self.line.rank[after])
             self.place[rank] += 1
         return woken - {rank}

@@ -10,8 +10,8 @@ order that results. Needs about the memory of 1F1B; with less it finds nothing.
 
 from dataclasses import dataclass
 
-from simulator.schedules.v_shape import Found, VShape
-from simulator.schedules.v_shape_progress import VShapeProgress
+from simulator.schedules.split_progress import Found, SplitProgress
+from simulator.schedules.split_stages import SplitStages
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Habits:
     allowed_ns: int = 0
 
 
-def in_turns(v_shape: VShape, habits: Habits) -> tuple[Found, int] | None:
+def in_turns(v_shape: SplitStages, habits: Habits) -> tuple[Found, int] | None:
     """Return the orders and the longest wait of a rank; None where memory is too small for turns."""
     turns = _Turns(v_shape, habits)
     if not turns.warm_up() or not all(turns.turn() for _ in range(2 * v_shape.num_actions)):
@@ -41,14 +41,14 @@ def in_turns(v_shape: VShape, habits: Habits) -> tuple[Found, int] | None:
     return turns.finished(), max(turns.waited)
 
 
-class _Turns(VShapeProgress):
-    def __init__(self, v_shape: VShape, habits: Habits) -> None:
+class _Turns(SplitProgress):
+    def __init__(self, v_shape: SplitStages, habits: Habits) -> None:
         super().__init__(v_shape)
         self.habits, self.p = habits, v_shape.num_ranks
 
     def warm_up(self) -> bool:
         """Run the forwards that precede the first turn; return whether memory sufficed."""
-        p, top = self.p, self.v_shape.num_stages - 1
+        p, top = self.p, self.line.num_stages - 1
         for rank in range(p):
             self.run("F", rank)
         for rank in range(p - 1, -1, -1):
@@ -56,16 +56,16 @@ class _Turns(VShapeProgress):
                 for other in range(rank + 1):
                     self.run("F", other)
             self.run("F", top - rank)
-        return self._level() and all(held <= room for held, room in zip(self.held, self.v_shape.room, strict=True))
+        return self._level() and all(held <= room for held, room in zip(self.held, self.line.room, strict=True))
 
     def _fits_before_the_way_up(self, rank: int) -> bool:
-        v_shape, top = self.v_shape, self.v_shape.num_stages - 1
-        least = (rank + 1) * (v_shape.activation[rank] + v_shape.activation[top - rank])
+        v_shape, top = self.line, self.line.num_stages - 1
+        least = (rank + 1) * (v_shape.activation[rank][0] + v_shape.activation[top - rank][0])
         arrival = self.arrival("F", top - rank)
         return (
             arrival is not None
             and self.held[rank] + least <= v_shape.room[rank]
-            and self.now[rank] + v_shape.time["F"][rank] <= arrival
+            and self.now[rank] + v_shape.time["F"][rank][0] <= arrival
             and len(self.ends["F"][rank]) < v_shape.num_actions
         )
 
@@ -75,8 +75,8 @@ class _Turns(VShapeProgress):
         for rank in range(1, self.p):
             while self._behind(rank):
                 for other in range(self.p - 1, rank - 1, -1):
-                    stage = self.v_shape.num_stages - 1 - other if up else other
-                    if len(self.ends["F"][stage]) < self.v_shape.num_actions:
+                    stage = self.line.num_stages - 1 - other if up else other
+                    if len(self.ends["F"][stage]) < self.line.num_actions:
                         if self.arrival("F", stage) is None or not self.fits(stage):
                             return True  # the turns go on from here
                         self.run("F", stage)
@@ -86,11 +86,11 @@ class _Turns(VShapeProgress):
     def _behind(self, rank: int) -> bool:
         down, up = self._counts("F", rank)
         down_before, up_before = self._counts("F", rank - 1)
-        return down + up < down_before + up_before or up <= up_before < self.v_shape.num_actions
+        return down + up < down_before + up_before or up <= up_before < self.line.num_actions
 
     def turn(self) -> bool:
         """Run one input gradient and one forward of every rank; return whether none was stuck."""
-        top = self.v_shape.num_stages - 1
+        top = self.line.num_stages - 1
         down = [self._wants_down(rank) for rank in range(self.p)]
         stages = [rank for rank in range(self.p - 1, -1, -1) if down[rank]]
         stages += [top - rank for rank in range(self.p) if not down[rank]]
@@ -111,24 +111,24 @@ class _Turns(VShapeProgress):
         down, up = self._counts("I", rank)
         if down >= up:
             return False
-        return rank == self.p - 1 or len(self.ends["I"][rank + 1]) > down or up >= self.v_shape.num_actions
+        return rank == self.p - 1 or len(self.ends["I"][rank + 1]) > down or up >= self.line.num_actions
 
     def _next_forward(self, rank: int) -> int | None:
-        stage = self.v_shape.num_stages - 1 - rank
+        stage = self.line.num_stages - 1 - rank
         down, up = self._counts("F", rank)
-        if up >= self.v_shape.num_actions:
+        if up >= self.line.num_actions:
             return None
         if up < down and self.arrival("F", stage) is not None:
             return stage
-        return rank if down < self.v_shape.num_actions and self.arrival("F", rank) is not None else None
+        return rank if down < self.line.num_actions and self.arrival("F", rank) is not None else None
 
     def _counts(self, kind: str, rank: int) -> tuple[int, int]:
         ends = self.ends[kind]
-        return len(ends[rank]), len(ends[self.v_shape.num_stages - 1 - rank])
+        return len(ends[rank]), len(ends[self.line.num_stages - 1 - rank])
 
     def _fill(self, kind: str, stage: int, force: bool) -> None:
         """Fill the wait before an action with weight gradients, and with one that does not fit if the wait is long."""
-        rank, arrival = self.v_shape.rank(stage), self.arrival(kind, stage) or 0
+        rank, arrival = self.line.rank[stage], self.arrival(kind, stage) or 0
         self.fill(rank, arrival)
         most = max(*self.waited, self.habits.allowed_ns)
         if force and self.late[rank] and arrival - self.now[rank] > most - self.waited[rank]:

@@ -2,13 +2,12 @@
 
 from costmodel.errors import UsageError
 from costmodel.stages.costs import largest
-from simulator.actions import Action, Kind
-from simulator.schedule import StageGraph
 from simulator.schedules.kind import Orders, Request, ScheduleKind
 from simulator.schedules.list_simulation import paced
-from simulator.schedules.sweep import Result
-from simulator.schedules.sweep_pipeline import PositionCosts, pipeline
-from simulator.schedules.sweep_search import MOST_SWEEPS, best_sweep, result_key
+from simulator.schedules.split_progress import Found
+from simulator.schedules.split_stages import SplitStages
+from simulator.schedules.sweep_pipeline import pipeline
+from simulator.schedules.sweep_search import MOST_SWEEPS, best_sweep
 from simulator.schedules.warmup import graph_in_flight
 
 OBJECTIVES = ("span", "step")
@@ -40,18 +39,17 @@ def swept(request: Request, most_sweeps: int = MOST_SWEEPS) -> Orders:
     if any(room[stage] < size for stage, size in enumerate(needed)):  # less than 1F1B holds
         by_rank = [room[graph.stages_of(rank)[0]] for rank in range(graph.num_ranks)]
         other = paced(request, depth, by_rank)
-        if other and other[0] < result_key(found, request.objective)[:2]:
+        if other and other[0] < found.key(request.objective):
             return other[1]
-    return as_orders(graph, line, found)
+    return as_orders(request, found, line)
 
 
-def as_orders(graph: StageGraph, line: PositionCosts, found: Result) -> Orders:
+def as_orders(request: Request, found: Found, line: SplitStages) -> Orders:
     """Return the actions that orders by position represent."""
-    rows: list[tuple[Action, ...]] = [()] * graph.num_ranks
-    for stage, order in zip(line.stages, found.orders, strict=True):
-        size = graph.multiples[stage]
-        rows[graph.ranks[stage][0]] = tuple(Action(Kind(kind), stage, index * size) for kind, index in order)
-    return tuple(rows)
+    graph = request.graph
+    places = [line.stages.index(graph.stages_of(rank)[0]) for rank in range(graph.num_ranks)]
+    microbatches = range(0, request.num_microbatches, graph.multiples[0])
+    return tuple(line.actions(found.rows[place], microbatches) for place in places)
 
 
 KIND = ScheduleKind(

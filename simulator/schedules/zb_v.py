@@ -8,7 +8,7 @@ from simulator.schedules.v_shape_search import best_v_shape
 def orders(request: Request) -> Orders:
     """Return the best orders found within the memory limit, p activation shares by default."""
     laid = v_shape("zb-v", request, None)
-    return as_orders(request, best_v_shape("zb-v", laid, request.objective).rows)
+    return as_orders(request, laid, best_v_shape("zb-v", laid, request.objective).rows)
 
 
 KIND = ScheduleKind(

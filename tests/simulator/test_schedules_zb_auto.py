@@ -11,6 +11,7 @@ from simulator.engine import Structure
 from simulator.engine.times import Times
 from simulator.schedule import Schedule, chain_edges, stage_graph
 from simulator.schedules import build_schedule
+from simulator.schedules.kind import Request
 from simulator.schedules.sweep_pipeline import pipeline
 from simulator.schedules.sweep_search import best_sweep
 from simulator.schedules.zb_auto import as_orders
@@ -57,7 +58,8 @@ def test_the_times_of_the_sweeps_are_those_of_the_engine_and_the_limit_holds() -
         graph = stage_graph(costs)
         line = pipeline("zb-auto", without_messages, graph, num_microbatches, limit_bytes)
         found = best_sweep(line, "span")
-        schedule = Schedule("zb-auto", graph, num_microbatches, as_orders(graph, line, found))
+        request = Request(without_messages, graph, num_microbatches)
+        schedule = Schedule("zb-auto", graph, num_microbatches, as_orders(request, found, line))
         assert validate_schedule(schedule) == ()
         times = Structure(schedule).times(without_messages)
         assert (found.span_ns, found.step_time_ns) == (times.span_ns, times.step_time_ns), f"seed {seed}"
