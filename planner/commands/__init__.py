@@ -152,11 +152,11 @@ def _run(arguments: list[str]) -> int:
         found = f"{chosen!r} is no command" if chosen else "a command is needed"
         raise UsageError(f"{found}; the commands are {known}")
     arguments.remove(chosen)
-    chosen = _form(chosen, arguments)
+    chosen = form_of(chosen, arguments)
     return _answered(_module(chosen), parser_of(chosen), arguments)
 
 
-def _form(command: str, arguments: list[str]) -> str:
+def form_of(command: str, arguments: list[str]) -> str:
     """Return the command that a form of another stands for, whose own words are then no longer among the arguments."""
     for name, (whole, words, _) in FORMS.items():
         asked = words.split()

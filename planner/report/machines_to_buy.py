@@ -27,7 +27,7 @@ MOST_DEVICES = 1024
 """Up to which a number of devices is doubled."""
 
 
-class Priced(Protocol):
+class Bid(Protocol):
     """What has a device, and the money and days of a run."""
 
     @property
@@ -43,7 +43,7 @@ class Priced(Protocol):
         """Days of the run."""
 
 
-P = TypeVar("P", bound=Priced)
+P = TypeVar("P", bound=Bid)
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from executor.__main__ import _parser as executor_parser
-from planner.commands import main, parser_of
+from planner.commands import form_of, main, parser_of
 from tests.support.repository import ROOT
 from tests.support.schema_corpus import schema
 
@@ -58,7 +58,8 @@ def ours() -> Iterator[tuple[str, list[str]]]:
 @pytest.mark.parametrize("words", [pytest.param(words, id=name) for name, words in ours()])
 def test_a_command_in_the_docs_parses(words: list[str]) -> None:
     if words[0] == "penstock":
-        parser_of(words[1]).parse_args(words[2:])
+        rest = words[2:]
+        parser_of(form_of(words[1], rest)).parse_args(rest)
     else:
         executor_parser().parse_args(words[words.index("executor") + 1 :])
 

@@ -1,4 +1,4 @@
-"""What a plan costs in money and days: a step, a billion tokens, and a run of so many tokens as it was asked for.
+"""What a plan costs in money and days: a step, a billion tokens, and a run of as many tokens as were asked for.
 
 Leaves out what a run loses to restarts, checkpoints and evaluation.
 """
