@@ -84,7 +84,8 @@ def _collective_problems(
         expected = {kind: (count, 0) for kind, (count, _) in expected.items()}
         among = expected.get(ALL_REDUCE, (0, 0))[0]
         known = any(operator.work for operator in graph.operators)
-        if known and ALL_REDUCE in told:  # hand-made plans for a function of the user's name none
+        # plans for other trainers, and hand-made ones for a function of the user's, name no sums of lanes
+        if known and told.get(ALL_REDUCE, (among, 0))[0] != among:
             expected[ALL_REDUCE] = (among + _sums_of_lanes(stage, graph, forwards, backwards), 0)
         elif ALL_REDUCE in told:
             expected[ALL_REDUCE] = told[ALL_REDUCE]

@@ -1,7 +1,7 @@
 """Predict the timeline and memory of a plan, or of a schedule by name.
 
     penstock simulate plan.json --chart timeline.png --trace trace.json
-    penstock simulate plan.json --memory-snapshot 0=rank0.json
+    penstock simulate plan.json --memory-snapshot 0=snapshot.json
     penstock simulate --schedule zb-h1 --ranks 8 --microbatches 32 --forward-ns 1000
     penstock simulate --schedule graph-1f1b --microbatches 16 --costs costs.json
     penstock simulate --schedule orders.csv --microbatches 8 --forward-ns 1000

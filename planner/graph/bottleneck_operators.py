@@ -33,7 +33,7 @@ class BottleneckOperators:
         """Operators of each bottleneck with all that lie between it and the next; one stage has them if it has both."""
         bottlenecks = self.atoms.gradient_bottlenecks
         found = []
-        for bottleneck, after in zip(bottlenecks, (*bottlenecks[1:], None), strict=True):
+        for bottleneck, after in zip(bottlenecks, [*bottlenecks[1:], None][: len(bottlenecks)], strict=True):
             between = self.atoms.descendants[bottleneck] & (self.atoms.ancestors[after] if after is not None else 0)
             atoms = [bottleneck, *(atom for atom in range(len(self.atoms)) if between >> atom & 1)]
             found.append(tuple(sorted(i for atom in atoms for i in self.atoms.members[atom])))

@@ -10,6 +10,7 @@ from benchmarks.support.published_data import published_data
 from costmodel.architectures.command import make
 from planner.export.job_configs.today import todays_plan
 from planner.front import make_plan
+from planner.plan.provenance import job_of
 from planner.question.effort import Effort
 from planner.question.pins import Group, Pins, StagePin
 from planner.question.problem import Problem
@@ -60,6 +61,8 @@ def test_a_published_recipe_is_priced_as_a_job_as_it_is_by_pins(recipe, tmp_path
     profile, _ = make(model, device, (1,), int(row["seq"]), "bf16")
     (tmp_path / "recipe.txt").write_text(overrides(row))
     job, _ = todays_plan(tmp_path / "recipe.txt", "megatron-bridge", profile, int(row["gpus"]))
+    known = job_of(job)
+    assert known
     pinned = Problem(
         profile,
         None,
@@ -69,6 +72,7 @@ def test_a_published_recipe_is_priced_as_a_job_as_it_is_by_pins(recipe, tmp_path
         schedule=job.schedule,
         precision=job.assumptions.precision,
         trainer="megatron",
+        habits=known.habits,
         target="any",
         memory_limit_bytes=None,
         pins=as_pins(job),

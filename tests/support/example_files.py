@@ -58,6 +58,10 @@ def write_examples(home: Path) -> None:
         "ds_config.json": json.dumps({"train_batch_size": 64, "train_micro_batch_size_per_gpu": 1}),
         "topo.txt": nvidia(matrix(2, lambda i, j: "NV12")),
     }
+    blocks = [{"address": 1, "size": 2**20, "requested_size": 2**20, "state": "active_allocated", "frames": []}]
+    segment = {"device": 0, "address": 1, "total_size": 2**21, "segment_pool_id": [0, 0], "blocks": blocks}
+    entry = {"action": "alloc", "addr": 1, "size": 2**20, "stream": 0, "time_us": 5}
+    texts["snapshot.json"] = json.dumps({"segments": [segment], "device_traces": [[entry]], "allocator_settings": {}})
     texts |= {f"rank{rank}.json": json.dumps(trace(rank)) for rank in range(2)}
     for name, text in texts.items():
         (home / name).write_text(text)

@@ -53,6 +53,8 @@ def cuts_by_depth(
         Estimate, and the position at which each stage begins.
     """
     num_stages, size, _ = works_ns.shape
+    if num_stages >= size:
+        return []  # more stages than pieces
     end = np.array([size - 1])
     levels = [_Labels(end, np.zeros(1), np.zeros(1), np.array([-1]))]
     for stage in range(num_stages - 1, -1, -1):
