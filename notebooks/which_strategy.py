@@ -195,8 +195,8 @@ figure
 # ## What can be relied on
 #
 # A search that ends early may have missed a better plan, and says how far that can be: no plan within the scope takes
-# less than the lower bound. The chosen plan is within 1 % of the fastest that was found, that some trainer runs and that
-# fits for sure; a faster one that nobody runs is told (`best_unrun`), and so is one that may not fit (`choice`).
+# less than the lower bound. The chosen plan is within 1 % of the fastest that was found, that some trainer runs and
+# that fits for sure; a faster one that nobody runs is told (`best_unrun`), so is one that may not fit (`choice`).
 
 # %%
 for name, answer in {"ViT-B/16": vision, **answers, "64 devices, slow network": slower}.items():
