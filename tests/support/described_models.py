@@ -15,6 +15,16 @@ GPT2 = {"model_type": "gpt2", "n_layer": 4, "n_embd": 128, "n_head": 4, "vocab_s
 MIXTRAL = {"model_type": "mixtral", "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 4,
            "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 512, "num_local_experts": 4,
            "num_experts_per_tok": 2, "tie_word_embeddings": False}  # fmt: skip
+SLOW_NETWORK = """format = "penstock-cluster"
+version = 1
+device = [{ name = "h100-sxm-80", catalogue = "h100-sxm-80" }]
+host = [{ count = 2, device = "h100-sxm-80", devices = 4 }]
+link = [
+  { name = "host", group = 4, bandwidth_gbs = 370.0, latency_us = 7.0 },
+  { name = "network", group = 0, bandwidth_gbs = 1.0, latency_us = 20.0, shared_gbs = 1.0 },
+]
+"""
+"""A cluster file: two hosts of four devices, whose network is far slower than their own links."""
 
 
 @cache

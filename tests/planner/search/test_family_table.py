@@ -24,7 +24,7 @@ from planner.search.space.even_stages import even_stages
 from planner.search.space.family_work import Families
 from planner.search.space.replica_prices import ReplicaPrices
 from planner.search.state.prepared import PreparedProblem
-from tests.support.described_models import described
+from tests.support.described_models import SLOW_NETWORK, described
 from tests.support.random_profiles import random_profile
 
 CONFIGS = (
@@ -129,20 +129,9 @@ def test_first_plans_need_no_compiled_kernels_and_are_near_what_a_search_finds()
         assert found_ns <= 1.10 * PortfolioSearch(problem, None).run().pool.best.step_time_ns
 
 
-SLOW = """format = "penstock-cluster"
-version = 1
-device = [{ name = "h100-sxm-80", catalogue = "h100-sxm-80" }]
-host = [{ count = 2, device = "h100-sxm-80", devices = 4 }]
-link = [
-  { name = "host", group = 4, bandwidth_gbs = 370.0, latency_us = 7.0 },
-  { name = "network", group = 0, bandwidth_gbs = 1.0, latency_us = 20.0, shared_gbs = 1.0 },
-]
-"""
-
-
 def test_messages_between_places_take_the_link_that_joins_them(tmp_path: Path) -> None:
     """Four places of two devices on two hosts: two hops within a host, one across, and one back where they loop."""
-    (tmp_path / "cluster.toml").write_text(SLOW)
+    (tmp_path / "cluster.toml").write_text(SLOW_NETWORK)
     machines = read_cluster(tmp_path / "cluster.toml")
     prepared = PreparedProblem(Problem(described("llama", sequence=1024), machines, 8, 64))
     table = prepared.small_table
@@ -163,7 +152,7 @@ def test_messages_between_places_take_the_link_that_joins_them(tmp_path: Path) -
 
 def test_a_first_plan_behind_a_slow_network_hides_its_messages(tmp_path: Path) -> None:
     """Where messages take as long as compute, more in flight hides them: within a tenth of a search's answer."""
-    (tmp_path / "cluster.toml").write_text(SLOW)
+    (tmp_path / "cluster.toml").write_text(SLOW_NETWORK)
     machines = read_cluster(tmp_path / "cluster.toml")
     effort = Effort(60, deterministic_limit=0.5)
     problem = Problem(described("llama", sequence=1024), machines, 8, 64, effort=effort)

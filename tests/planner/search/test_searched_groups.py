@@ -13,22 +13,12 @@ from planner.question.space import Space
 from planner.search.loop import PortfolioSearch
 from planner.search.proposers.known_shapes import FirstPlans
 from planner.search.space.family import FamilySpace
-from tests.support.described_models import described
-
-SLOW = """format = "penstock-cluster"
-version = 1
-device = [{ name = "h100-sxm-80", catalogue = "h100-sxm-80" }]
-host = [{ count = 2, device = "h100-sxm-80", devices = 4 }]
-link = [
-  { name = "host", group = 4, bandwidth_gbs = 370.0, latency_us = 7.0 },
-  { name = "network", group = 0, bandwidth_gbs = 1.0, latency_us = 20.0, shared_gbs = 1.0 },
-]
-"""
+from tests.support.described_models import SLOW_NETWORK, described
 
 
 @pytest.fixture
 def slow(tmp_path: Path) -> Path:
-    (tmp_path / "slow.toml").write_text(SLOW)
+    (tmp_path / "slow.toml").write_text(SLOW_NETWORK)
     return tmp_path / "slow.toml"
 
 
