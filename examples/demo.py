@@ -17,6 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from examples.commands import penstock, torchrun
+from planner.plan import read_plan
+from planner.report.comparison.compared import ComparedPlan
+from simulator.charts import gantt, gantt_height, new_figure, save_figure
 
 MODEL, DEVICES, BATCH, MICROBATCH, STEPS = "zoo:mmt:small", 4, 16, 2, 6
 A_STAGE_A_DEVICE = (
@@ -42,6 +45,7 @@ def main(folder: Path) -> int:
         measured.append(run(plan, DEVICES))
         plans.append(plan)
     compared = penstock("compare", *plans, "--chart", folder / "compare.png", "--html", folder / "compare.html")
+    draw(plans, folder / "demo.png")
     print_table(compared["rows"], measured)
     hold_against_a_run(folder, profile)
     names = sorted(path.name for path in folder.iterdir())
@@ -53,6 +57,17 @@ def run(plan: Path, num_ranks: int) -> dict[str, Any]:
     """Run a plan, check its gradients and keep its timeline."""
     flags = f"--model {MODEL} --steps {STEPS} --check --timeline {plan.with_suffix('.timeline.json')}"
     return torchrun(num_ranks, plan, *flags.split())
+
+
+def draw(paths: Sequence[Path], picture: Path) -> None:
+    """Draw a panel for each plan: its timeline, all on one time axis, and its lower bound as an upright line."""
+    plans = [ComparedPlan(path.stem, read_plan(path)) for path in paths]
+    end_ns = max(each.predicted.end_ns for each in plans)
+    figure, axes = new_figure([gantt_height(each.predicted.num_ranks) for each in plans])
+    for ax, each in zip(axes, plans, strict=True):
+        gantt(ax, each.predicted, title=f"{each.name} of stages, {each.plan.schedule}", end_ns=end_ns)
+        ax.axvline((each.plan.search.lower_bound_ns or 0) / 1e6, color="black", linewidth=2)
+    save_figure(figure, picture)
 
 
 def hold_against_a_run(folder: Path, profile: Path) -> None:

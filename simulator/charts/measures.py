@@ -163,8 +163,16 @@ def bubbles(ax: Axes, causes: Mapping[str, Mapping[str, int]], *, title: str = "
     return ax
 
 
-def comparison(ax: Axes, rows: Sequence[ComparedRow], *, title: str = "step time") -> Axes:
-    """Draw plans or schedules side by side: step time with its idle share, the lower bound, what was measured."""
+def time_called(by_sample: bool) -> str:
+    """Return what pictures call the time that is compared."""
+    return "time of a sample" if by_sample else "step time"
+
+
+def comparison(ax: Axes, rows: Sequence[ComparedRow], *, title: str = "", by_sample: bool = False) -> Axes:
+    """Draw plans or schedules side by side: step time with its idle share, the lower bound, what was measured.
+
+    With `by_sample` the rows' times are of one sample.
+    """
     for index, row in enumerate(rows):
         step, idle = row.step_time_ns / 1e6, row.step_time_ns / 1e6 * row.bubble_ratio
         ax.barh(index, step - idle, height=0.62, color="#7f9fbf", edgecolor=EDGE, linewidth=0.5)
@@ -180,8 +188,8 @@ def comparison(ax: Axes, rows: Sequence[ComparedRow], *, title: str = "step time
     _rows(ax, [row.name for row in rows])
     longest = max((max(row.step_time_ns, row.measured_ns) for row in rows), default=1)
     time_axis(ax, int((1.6 if any(row.measured_ns for row in rows) else 1.3) * longest))
-    ax.set_xlabel("step time (ms)", fontsize=FONT_SIZE)
-    ax.set_title(title, fontsize=FONT_SIZE + 1, loc="left")
+    ax.set_xlabel(f"{time_called(by_sample)} (ms)", fontsize=FONT_SIZE)
+    ax.set_title(title or time_called(by_sample), fontsize=FONT_SIZE + 1, loc="left")
     _comparison_legend(ax, rows)
     return ax
 

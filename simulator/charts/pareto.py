@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from matplotlib.axes import Axes
 
-from simulator.charts.measures import UNITS
+from simulator.charts.measures import UNITS, time_called
 from simulator.charts.style import EDGE, FONT_SIZE
 
 
@@ -19,6 +19,7 @@ class ParetoPoint:
     Attributes
     ----------
     step_ns, peak_bytes : int
+        The step's time, or that of one of its samples.
     text : str
         What it is.
     number : int
@@ -41,7 +42,9 @@ def not_beaten(points: Sequence[ParetoPoint]) -> list[ParetoPoint]:
     return front
 
 
-def pareto(ax: Axes, points: Sequence[ParetoPoint], *, limit_bytes: int = 0, stairs: bool = True) -> Axes:
+def pareto(
+    ax: Axes, points: Sequence[ParetoPoint], *, limit_bytes: int = 0, stairs: bool = True, by_sample: bool = False
+) -> Axes:
     """Draw the points, the stairs of those that nothing beats, and the limit (0: none)."""
     unit, size = next(
         each for each in UNITS if max((p.peak_bytes for p in points), default=1) >= each[1] or each[1] == 1
@@ -62,10 +65,11 @@ def pareto(ax: Axes, points: Sequence[ParetoPoint], *, limit_bytes: int = 0, sta
         ax.annotate(f"limit {limit_bytes / size:.4g} {unit}", (0, limit_bytes / size), (3, 3), fontsize=FONT_SIZE,
                     xycoords=("axes fraction", "data"), textcoords="offset points")  # fmt: skip
     ax.margins(0.15, 0.2)
-    ax.set_xlabel("step time (ms)", fontsize=FONT_SIZE)
+    time = time_called(by_sample)
+    ax.set_xlabel(f"{time} (ms)", fontsize=FONT_SIZE)
     ax.set_ylabel(f"highest memory of a rank ({unit})", fontsize=FONT_SIZE)
     ax.set_title(
-        "step time and memory: plans as numbers, other strategies of their ladders as dots",
+        f"{time} and memory: plans as numbers, other strategies of their ladders as dots",
         fontsize=FONT_SIZE + 1,
         loc="left",
     )

@@ -10,10 +10,11 @@ from costmodel.machines.links import LinkClass, Links, SizeRange
 from costmodel.model.origin import ROOFLINE
 from costmodel.stages.config import StageConfig
 from planner.commands import main
-from planner.plan import write_plan
+from planner.plan import Batch, write_plan
 from planner.report.comparison.compared import ComparedPlan
 from planner.report.comparison.comparison import Comparison
 from planner.report.comparison.measured import host_calls, read_measured
+from planner.report.html.page import write_page
 from planner.report.summary.standing import standings
 from simulator.actions import RECEIVES, SENDS
 from simulator.timeline import Timeline, write_timeline
@@ -296,3 +297,18 @@ def test_a_timeline_in_which_nothing_takes_time_is_refused(files, tmp_path, caps
     write_timeline(nothing, Timeline(4, tuple(replace(span, start_ns=0, end_ns=0) for span in MEASURED.spans)))
     assert main(["compare", str(files[0]), "--measured", str(nothing)]) == 3
     assert "take no time at all" in capsys.readouterr().err
+
+
+def test_plans_of_unlike_batches_compare_by_sample_and_say_so(tmp_path):
+    """Twice the samples in the same step are the quicker plan, in words, on the page and in the picture."""
+    twice = replace(PLAN, batch=Batch(8, 4, 2))
+    found = Comparison((ComparedPlan("own", PLAN), ComparedPlan("twice", twice)))
+    assert [found.differing(each) for each in found.plans] == [[], ["batch"]]
+    assert found.by_sample
+    assert found.comparable
+    assert [each.shared_ns(each.predicted.step_time_ns) for each in found.plans] == [31, 16]
+    write_page(tmp_path / "page.html", found)
+    assert "twice is the quickest, 16 ns a sample" in (tmp_path / "page.html").read_text()
+    assert [ax.get_xlabel() for ax in found.figure().axes[-2:]] == ["time of a sample (ms)"] * 2
+    assert "compare by sample" in str(found.text()[0])
+    assert not Comparison((ComparedPlan("own", PLAN), ComparedPlan("own", PLAN))).by_sample

@@ -54,11 +54,21 @@ class Communication:
 
 @dataclass(frozen=True)
 class ComparedPlan:
-    """A plan under a name and, where it was run, the file of its measured timeline."""
+    """A plan under a name and, where it was run, the file of its measured timeline.
+
+    `short` is what tables and pictures call it; `samples` is what step times are divided by where plans of unlike
+    batches are held against each other, else 1.
+    """
 
     name: str
     plan: Plan
     measured: str | Path | None = None
+    short: str = ""
+    samples: int = 1
+
+    def shared_ns(self, time_ns: int) -> int:
+        """Return a time of a step as it compares with the other plans' times: of the step, or of one sample."""
+        return round(time_ns / self.samples)
 
     @cached_property
     def schedule(self) -> Schedule:

@@ -7,7 +7,7 @@ or on constants of another standing, do not compare, so such rows are marked. Le
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,9 +31,29 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Some plans; the first is the one whose question and assumptions the others are held against."""
+    """Some plans; the first is the one whose question and assumptions the others are held against.
+
+    Where their batches are unlike, times are held against each other by sample.
+    """
 
     plans: tuple[ComparedPlan, ...]
+
+    def __post_init__(self) -> None:
+        stems = [Path(each.name).stem for each in self.plans]
+        plans = tuple(
+            replace(
+                each,
+                short=stem if stems.count(stem) == 1 else each.name,
+                samples=each.plan.batch.global_size if self.by_sample else 1,
+            )
+            for stem, each in zip(stems, self.plans, strict=True)
+        )
+        object.__setattr__(self, "plans", plans)
+
+    @property
+    def by_sample(self) -> bool:
+        """Whether the batches are unlike."""
+        return len({each.plan.batch.global_size for each in self.plans}) > 1
 
     def differing(self, compared: ComparedPlan) -> list[str]:
         """Return in what a plan differs from the first: ``model``, ``batch``, and names of assumptions."""
@@ -49,8 +69,8 @@ class Comparison:
 
     @property
     def comparable(self) -> bool:
-        """Whether the step times compare: one model, one batch, the same assumptions."""
-        return not any(self.differing(compared) for compared in self.plans)
+        """Whether the times compare, by step or by sample: one model, the same assumptions."""
+        return not any(set(self.differing(compared)) - {"batch"} for compared in self.plans)
 
     def rows(self) -> list[dict[str, object]]:
         """Return the JSON form, one object a plan."""
@@ -110,13 +130,14 @@ class Comparison:
         from planner.report.comparison.pictures import compared_row
         from simulator.charts import comparison
 
-        return comparison(ax, [compared_row(picture) for picture in self._pictures()])
+        rows = [compared_row(picture) for picture in self._pictures()]
+        return comparison(ax, rows, by_sample=self.by_sample)
 
     def figure(self) -> "Figure":
         """Return the whole picture: stage graphs, timelines on one axis, the comparison."""
         from planner.report.comparison.pictures import compare_figure
 
-        return compare_figure(list(self._pictures()), comparable=self.comparable)
+        return compare_figure(list(self._pictures()), comparable=self.comparable, by_sample=self.by_sample)
 
     def timelines(self) -> list[tuple[str, Timeline]]:
         """Return all timelines, each with its name."""
@@ -145,6 +166,4 @@ class Comparison:
 
     def named(self) -> list[tuple[str, ComparedPlan]]:
         """Return each plan with the stem of its name, or with the whole where two stems are the same."""
-        stems = [Path(compared.name).stem for compared in self.plans]
-        pairs = zip(stems, self.plans, strict=True)
-        return [(stem if stems.count(stem) == 1 else compared.name, compared) for stem, compared in pairs]
+        return [(each.short, each) for each in self.plans]

@@ -70,7 +70,7 @@ class Picture:
         return gantt_height(len(alike(self.predicted)))
 
 
-def compare_figure(pictures: Sequence[Picture], *, comparable: bool) -> Figure:
+def compare_figure(pictures: Sequence[Picture], *, comparable: bool, by_sample: bool = False) -> Figure:
     """Return the figure of some plans; where their times do not compare, none is drawn as beating another."""
     graphs = [stage_graph(picture.plan.costs()) for picture in pictures]
     end_ns = max(picture.end_ns for picture in pictures)
@@ -90,9 +90,10 @@ def compare_figure(pictures: Sequence[Picture], *, comparable: bool) -> Figure:
         limit = picture.compared.limit_bytes or 0
         title = f"{picture.name}, memory"
         memory(axes[3 * i + 2], picture.predicted, limit_bytes=limit, title=title, ranks=plan.blocks, end_ns=end_ns)
-    comparison(axes[-2], [compared_row(picture) for picture in pictures])
+    comparison(axes[-2], [compared_row(picture) for picture in pictures], by_sample=by_sample)
     named = [(picture.name, picture.compared) for picture in pictures]
-    pareto(axes[-1], pareto_points(named)[0], limit_bytes=lowest_limit(named), stairs=comparable)
+    points = pareto_points(named)[0]
+    pareto(axes[-1], points, limit_bytes=lowest_limit(named), stairs=comparable, by_sample=by_sample)
     return figure
 
 
@@ -112,6 +113,7 @@ def _timelines(ax: Axes, picture: Picture, end_ns: int) -> None:
 
 def compared_row(picture: Picture) -> ComparedRow:
     """Return a plan's bar of the comparison."""
-    step_ns, bound_ns = picture.predicted.step_time_ns, picture.plan.search.lower_bound_ns or 0
-    measured_ns = picture.measured.step_time_ns if picture.measured else 0
+    shared = picture.compared.shared_ns
+    step_ns, bound_ns = shared(picture.predicted.step_time_ns), shared(picture.plan.search.lower_bound_ns or 0)
+    measured_ns = shared(picture.measured.step_time_ns) if picture.measured else 0
     return ComparedRow(picture.name, step_ns, picture.predicted.bubble_ratio, bound_ns, measured_ns)

@@ -24,11 +24,11 @@ NUM_CAUSES = 6
 
 def tables(plans: Plans, differing: Differing) -> list[str | Table]:
     """Return what people read of some plans."""
-    names = [each.name + (" *" if differing(each) else "") for each in plans]
+    names = [each.short + (" *" if differing(each) else "") for each in plans]
     named = list(zip(names, plans, strict=True))
     return [
         *_models(plans),
-        Table(_SPEED, [(name, *_speed(each)) for name, each in named]),
+        _filled(_SPEED, [(name, *_speed(each)) for name, each in named]),
         Table(_ROOM, [(name, *_room(each)) for name, each in named], _ROOM_TITLE),
         _idle(named),
         Table(
@@ -48,15 +48,23 @@ def difference(measurement: Measurement) -> str:
 
 
 def _models(plans: Plans) -> list[str]:
-    """Say so where the plans are of several models."""
+    """Say so where the plans are of several models or batches."""
     names = {each.plan.fingerprint: each.plan.model_name for each in plans}
-    if len(names) < 2:
-        return []
-    return [f"plans of {len(names)} different models ({', '.join(names.values())}): their times do not compare"]
+    if len(names) > 1:
+        return [f"plans of {len(names)} different models ({', '.join(names.values())}): their times do not compare"]
+    if plans[0].samples > 1 or len({each.samples for each in plans}) > 1:
+        return ["the plans' batches differ: their times compare by sample, not by step"]
+    return []
 
 
 _SPEED = ("plan", "step", "samples/s", "tokens/s", "MFU", "bubble", "peak memory", "gap", "schedule", "ranks", "stages",
           "depth")  # fmt: skip
+
+
+def _filled(columns: Sequence[str], rows: Sequence[tuple[str, ...]]) -> Table:
+    """Return the table without the columns in which no row has anything to say."""
+    kept = [place for place in range(len(columns)) if any(row[place] != "-" for row in rows)]
+    return Table(tuple(columns[place] for place in kept), [tuple(row[place] for place in kept) for row in rows])
 
 
 def _speed(compared: ComparedPlan) -> tuple[str, ...]:
@@ -120,8 +128,9 @@ def _differences(plans: Plans, differing: Differing) -> Iterator[Table]:
     found = {name for each in plans for name in differing(each)}
     if found:
         columns = [name for name in ("model", "batch", *ASSUMED) if name in found]
-        rows = [(each.name, *(_said(each, name) for name in columns)) for each in plans]
-        yield Table(("plan", *columns), rows, "* differs in this from the first plan: the step times do not compare")
+        rows = [(each.short, *(_said(each, name) for name in columns)) for each in plans]
+        title = "* differs in this from the first plan: the step times do not compare"
+        yield Table(("plan", *columns), rows, title + (", those of a sample do" if columns == ["batch"] else ""))
 
 
 def _said(compared: ComparedPlan, name: str) -> str:
@@ -134,7 +143,7 @@ def _said(compared: ComparedPlan, name: str) -> str:
 
 def _measured(plans: Plans) -> list[Table]:
     """Return the tables of the measured runs: the step times and their differences, and what is furthest off."""
-    measured = [(each.name, each.measurement) for each in plans if each.measurement]
+    measured = [(each.short, each.measurement) for each in plans if each.measurement]
     if not measured:
         return []
     steps = [_step(name, measurement) for name, measurement in measured]

@@ -57,8 +57,12 @@ def merged(causes: Mapping[str, int]) -> dict[str, int]:
 
 
 def step_bar(compared: ComparedPlan, longest_ns: int) -> Markup:
-    """Return a plan's step as one bar: what its ranks do on the mean, the lower bound, what was measured."""
+    """Return a plan's step as one bar: what its ranks do on the mean, the lower bound, what was measured.
+
+    Bars of `longest_ns`, of a step or of a sample as the plans compare, are as wide as the page.
+    """
     step_ns, ranks = compared.predicted.step_time_ns, len(compared.plan.orders)
+    longest_ns *= compared.samples
     idle = {cause: time_ns / ranks for cause, time_ns in merged(compared.causes).items()}
     bar = _bar({WORK: step_ns - sum(idle.values()), **idle}, step_ns, longest_ns, 4, BAR_HEIGHT - 8)
     marks = []

@@ -12,8 +12,10 @@ def heading(kind: str, number: int, name: str, more: str, **attributes: object) 
 
 
 def step_told(compared: ComparedPlan) -> str:
-    """Say how long a plan's step takes and how much of it ranks idle."""
-    return f"{duration(compared.predicted.step_time_ns)}, idle {percent(compared.predicted.bubble_ratio)}"
+    """Say how long a plan's step takes, and a sample where batches differ, and how much of it ranks idle."""
+    step_ns = compared.predicted.step_time_ns
+    sample = f", {duration(compared.shared_ns(step_ns))} a sample" if compared.samples > 1 else ""
+    return f"{duration(step_ns)}{sample}, idle {percent(compared.predicted.bubble_ratio)}"
 
 
 def counted(count: int, thing: str) -> str:

@@ -19,6 +19,7 @@ from planner.report.html.pareto import pareto
 from planner.report.html.stages import stages
 from planner.report.html.timelines import rows_of, timelines
 from planner.report.summary.text import Table, duration, size
+from simulator.charts.measures import time_called
 
 TITLE = "Plans side by side"
 MOST_OPEN = 16
@@ -29,7 +30,7 @@ Named = Sequence[tuple[str, ComparedPlan]]
 
 def write_page(path: str | Path, comparison: Comparison) -> None:
     """Write the page of a comparison."""
-    named = comparison.named()
+    named, time = comparison.named(), time_called(comparison.by_sample)
     first, *others = comparison.text()
     tables = [part for part in (first, *others) if isinstance(part, Table)]
     body = tag(
@@ -39,7 +40,7 @@ def write_page(path: str | Path, comparison: Comparison) -> None:
         *(tag("p", part, class_="warning") for part in (first, *others) if isinstance(part, str)),
         tag("section", table(tables[0]), *_marked(comparison)),
         _steps(named),
-        tag("section", tag("h2", "Step time and memory"), pareto(named, comparison.comparable)),
+        tag("section", tag("h2", f"{time.capitalize()} and memory"), pareto(named, comparison.comparable, time)),
         timelines(named),
         _parts(named),
         tag("section", tag("h2", "All figures"), *map(table, tables[1:])),
@@ -74,11 +75,14 @@ def _summary(comparison: Comparison) -> Markup:
     question = f"{first.model_name}, {first.batch.global_size} samples a step"
     if len(named) == 1:
         return tag("p", question, class_="lead")
-    quick = min(named, key=lambda each: each[1].predicted.step_time_ns)
+    quick = min(named, key=lambda each: each[1].predicted.step_time_ns / each[1].samples)
     lean = min(named, key=lambda each: max(each[1].plan.prediction.peak_memory_bytes))
     if not comparison.comparable:
         return tag("p", f"{question}, and others whose times do not compare with it", class_="lead")
     time, room = duration(quick[1].predicted.step_time_ns), size(max(lean[1].plan.prediction.peak_memory_bytes))
+    if comparison.by_sample:
+        question = f"{first.model_name}, unlike batches held against each other by sample"
+        time = f"{duration(quick[1].shared_ns(quick[1].predicted.step_time_ns))} a sample"
     answer = f"{quick[0]} is the quickest, {time}, and needs least memory, {room}"
     if quick is not lean:
         answer = f"{quick[0]} is the quickest, {time}; {lean[0]} needs least memory, {room}"
@@ -88,13 +92,15 @@ def _summary(comparison: Comparison) -> Markup:
 def _marked(comparison: Comparison) -> list[Markup]:
     if not any(comparison.differing(each) for each in comparison.plans):
         return []
-    return [tag("p", "* answers another question or rests on other assumptions than the first plan (below): the step "
-                     "times do not compare", class_="note")]  # fmt: skip
+    text = "* answers another question or rests on other assumptions than the first plan (below): the step times do not"
+    return [tag("p", f"{text} compare{', those of a sample do' * comparison.comparable}", class_="note")]
 
 
 def _steps(named: Named) -> Markup:
     longest = max(
-        max(each.predicted.step_time_ns, each.measurement.measured.step_time_ns if each.measurement else 0)
+        each.shared_ns(
+            max(each.predicted.step_time_ns, each.measurement.measured.step_time_ns if each.measurement else 0)
+        )
         for _, each in named
     )
     if any(each.measurement for _, each in named):

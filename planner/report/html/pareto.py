@@ -18,14 +18,14 @@ LEFT, RIGHT = 14, 96
 """Where points lie, in pixels from above and per cent from the left."""
 
 
-def pareto(named: Sequence[tuple[str, ComparedPlan]], comparable: bool) -> Markup:
+def pareto(named: Sequence[tuple[str, ComparedPlan]], comparable: bool, time: str) -> Markup:
     """Return the picture and the note below it; plans whose times do not compare beat nothing."""
     found, far = pareto_points(named)
     limit = lowest_limit(named)
-    frame = _Frame(found, limit)
+    frame = _Frame(found, limit, time)
     front = frame.front(not_beaten(found)) if comparable else []
     picture = tag("svg", *frame.axes(), *front, *map(frame.dot, found), class_="pareto", height=HEIGHT, width="100%",
-                  role="img", aria_label="step time against highest memory of a rank")  # fmt: skip
+                  role="img", aria_label=f"{time} against highest memory of a rank")  # fmt: skip
     notes = [
         "Numbers are plans" + (", small dots other strategies of their ladders." if len(found) > len(named) else "."),
         *(["The dashed line joins what nothing beats in both."] if front else []),
@@ -41,8 +41,8 @@ def pareto(named: Sequence[tuple[str, ComparedPlan]], comparable: bool) -> Marku
 class _Frame:
     """Where values lie, with some room around them."""
 
-    def __init__(self, found: Sequence[ParetoPoint], limit: int) -> None:
-        self.limit = limit
+    def __init__(self, found: Sequence[ParetoPoint], limit: int, time: str) -> None:
+        self.limit, self.time = limit, time
         self.times = _padded([point.step_ns for point in found])
         self.sizes = _padded([point.peak_bytes for point in found] + ([limit] if limit else []))
 
@@ -70,7 +70,8 @@ class _Frame:
                 tag("line", x1=f"{LEFT}%", x2=f"{RIGHT}%", y1=y, y2=y, class_="grid"),
                 tag("text", f"{value:g}", x=f"{LEFT}%", dx=-6, y=y, text_anchor="end"),
             ]
-        parts.append(tag("text", "step time, ms", x=f"{RIGHT}%", y=HEIGHT - 6, text_anchor="end", class_="title"))
+        title = f"{self.time}, ms"
+        parts.append(tag("text", title, x=f"{RIGHT}%", y=HEIGHT - 6, text_anchor="end", class_="title"))
         parts.append(tag("text", f"highest memory of a rank, {unit}", x=f"{LEFT}%", dx=4, y=8, class_="title"))
         if self.limit:
             y = self.y(self.limit)

@@ -1,4 +1,4 @@
-"""Plans and the strategies of their ladders as points of step time and memory.
+"""Plans and the strategies of their ladders as points of time and memory, by step or, of unlike batches, by sample.
 
 Strategies that take more than `SLOWEST` times as long as the quickest plan are left out, and counted. Leaves out the
 pictures.
@@ -16,18 +16,19 @@ SLOWEST = 2
 def pareto_points(named: Sequence[tuple[str, ComparedPlan]]) -> tuple[list[ParetoPoint], int]:
     """Return the points, strategies first, and how many strategies are left out."""
     plans, rungs, far = [], [], 0
-    quickest = min(each.plan.prediction.step_time_ns for _, each in named)
+    quickest = min(each.shared_ns(each.plan.prediction.step_time_ns) for _, each in named)
     for number, (name, each) in enumerate(named, 1):
         peak, step_ns = max(each.plan.prediction.peak_memory_bytes), each.plan.prediction.step_time_ns
-        plans.append(ParetoPoint(step_ns, peak, name, number))
+        plans.append(ParetoPoint(each.shared_ns(step_ns), peak, name, number))
         for rung in each.plan.rungs:
             if (rung.step_time_ns, rung.peak_memory_bytes) == (step_ns, peak):
                 continue
-            if rung.step_time_ns > SLOWEST * quickest:
+            time_ns = each.shared_ns(rung.step_time_ns)
+            if time_ns > SLOWEST * quickest:
                 far += 1
                 continue
             text = f"{rung.strategy}, from the ladder of {name}\n{rung.why}"
-            rungs.append(ParetoPoint(rung.step_time_ns, rung.peak_memory_bytes, text, 0, not rung.over_memory_bytes))
+            rungs.append(ParetoPoint(time_ns, rung.peak_memory_bytes, text, 0, not rung.over_memory_bytes))
     return [*rungs, *plans], far
 
 
