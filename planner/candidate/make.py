@@ -122,9 +122,7 @@ def _orders(run: Run, *, lowered: bool) -> list[tuple[str, ...]]:
     The k-th micro-batch of replica d is number k x replicas + d of the batch. A rank by itself sends nothing.
     """
     schedule, replicas = run.times.structure.schedule, run.replicas
-    if not lowered:
-        return [order for row in schedule.orders for order in [tuple(map(str, row))] * replicas]
-    found = lower(schedule, run.times.timeline()) if len(schedule.orders) > 1 else schedule
+    found = lower(schedule, run.times.timeline()) if lowered and len(schedule.orders) > 1 else schedule
     return [order for row in found.orders for order in _of_replicas(row, replicas)]
 
 

@@ -14,6 +14,7 @@ from planner.export.job_configs.facts import facts_of
 from planner.export.job_configs.key_table import WHY, key_table
 from planner.export.job_configs.layer_rows import balanced_bounds, megatron_counts, torchtitan_counts, uniform_bounds
 from planner.export.job_configs.today import TRAINERS, todays_job, todays_plan
+from planner.plan import write_plan
 from planner.plan.replica import places_of
 from planner.question.pipeline_support import not_taken
 from tests.support.described_models import described
@@ -358,3 +359,19 @@ def test_the_command_writes_the_job_and_plan_holds_it_beside_ours(tmp_path, caps
     assert start["gain"] == pytest.approx(1 - found["best_step_time_ns"] / said["step_time_ns"])
     assert start["gain_interval"][0] <= start["gain"] <= start["gain_interval"][1]
     assert start["moved"]["changed"]
+
+
+def test_a_trainers_own_job_with_replicas_can_be_used_under_that_trainer(tmp_path, capsys):
+    """Rungs and starts are judged by replicas that number their micro-batches as the plan file does."""
+    profile, job = str(tmp_path / "profile.json"), str(tmp_path / "job.json")
+    write_profile(profile, described("llama"))
+    text = "[training]\nlocal_batch_size = 4\n[parallelism]\npipeline_parallel_degree = 2\n"
+    plan, _ = told(tmp_path, "torchtitan", text + 'pipeline_parallel_schedule = "1F1B"\n')
+    assert plan.stages[0].config.data == 4
+    write_plan(job, plan)
+    asked = ["plan", profile, "--devices", "8", "--batch", str(plan.batch.global_size), "--target", "torchtitan"]
+    fixed = ["--data", "4", "--from", job, "-o", str(tmp_path / "ours.json"), "--json", "--deterministic-limit", "0"]
+    assert main([*asked, *fixed]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["from"]["used"], found["from"]["why_not"]) == ("plan", "")
+    assert all("torchtitan" in rung["runs_on"] for rung in found["rungs"] if rung["strategy"] == found["strategy"])
