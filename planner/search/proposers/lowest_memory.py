@@ -6,8 +6,8 @@ are cut evenly, by work and by bytes, and simulated. An upper bound on the least
 that something fits, never that nothing does. Leaves out time, several stages a place, and replicas that differ.
 """
 
-from collections.abc import Generator, Iterator
-from itertools import chain, product, takewhile
+from collections.abc import Generator, Iterable, Iterator
+from itertools import chain, product
 from random import Random
 
 from costmodel.stages.config import StageConfig
@@ -32,60 +32,89 @@ others were."""
 NUM_OF_DEGREES, NUM_SIMULATED = 3, 16
 """Families that are estimated of each way to divide, and simulated of all."""
 SHARES = 1, 2, 4
-"""Of the most stages, all, half and a quarter are tried: with fewer stages fewer hold what skips them. Each of these,
-and what improves the best of them, has an equal part of the time left."""
+"""Of the most stages, all, half and a quarter are tried: with fewer stages fewer hold what skips them."""
 NUM_SHORT = 3
 """Those that fit, of the fewest actions, which take least time to be written."""
-NUM_IMPROVED, NUM_MOVES, SHAKES = 3, 60, (4, 30)
-"""Candidates of least memory that are improved, moves of atoms of each, and (random changes, moves after each)."""
+NUM_IMPROVED, NUM_MOVES, NUM_SHAKES, MOVES_AFTER = 3, 60, 4, 30
+"""Candidates of least memory that are improved, moves of atoms of each, random changes, and moves after each."""
+
+
+class LeastHeld:
+    """The search for what holds least, in pieces.
+
+    Parameters
+    ----------
+    prepared : PreparedProblem
+    until : Deadline
+        Of all pieces.
+    """
+
+    def __init__(self, prepared: PreparedProblem, until: Deadline) -> None:
+        self._prepared, self._until = prepared, until
+        problem = prepared.problem
+        self._pool = CandidatePool(problem, problem.target or default_target(problem)[0], prepared.layer_alignment)
+        self._found: dict[Family, Evaluated] = {}
+
+    @property
+    def best(self) -> list[tuple[Family, Evaluated]]:
+        """Candidates that fit, those of fewest actions, with their families; the one of lowest peak where none does."""
+        fitting = sorted((row for row in self._found.items() if row[1].fits), key=lambda row: row[1].num_actions)
+        return fitting[:NUM_SHORT] or sorted(self._found.items(), key=lambda row: row[1].sort_key)[:1]
+
+    def pieces(self) -> Iterator[None]:
+        """Look at one cut or improve one candidate, and yield, until all is done."""
+        families = _promising(self._prepared, self._pool)
+        for family, share in product(families, SHARES):
+            if self._fits and (share > 1 or _num_actions(self._prepared, family) > MOST_ACTIONS):
+                continue
+            for partition in _partitions(self._prepared, self._prepared.cuts(family), share):
+                self._simulate(family, partition)
+                yield
+        if not self._fits:
+            yield from self._improved()
+        fit = dict.fromkeys(each.candidate.partition for each in self._found.values() if each.fits)
+        for family, partition in product(families, fit):  # with more replicas the same stages hold no more
+            if max(partition) < self._prepared.cuts(family).num_stages:
+                self._simulate(family, partition)
+                yield
+
+    @property
+    def _fits(self) -> bool:
+        return any(each.fits for each in self._found.values())
+
+    def _simulate(self, family: Family, partition: Partition) -> None:
+        cuts = self._prepared.cuts(family)
+        self._offer(family, cuts.evaluate_under(partition, cuts.schedules[:1], line=cuts.always_line))
+
+    def _offer(self, family: Family, under: Iterable[Evaluated]) -> None:
+        row = [each for each in (*under, self._found.get(family)) if each and self._pool.runs(each)]
+        self._found.update({family: min(row, key=lambda each: each.sort_key)} if row else {})
+
+    def _improved(self) -> Iterator[None]:
+        """Try all cuts of the best families, where they are few, or what moves and random changes lead to."""
+        rng = Random(self._prepared.problem.effort.seed)  # noqa: S311 - a search, not a secret
+        for family in sorted(self._found, key=lambda family: self._found[family].sort_key)[:NUM_IMPROVED]:
+            cuts, known = self._prepared.cuts(family), self._found[family].candidate
+            every = every_partition(cuts)
+            for each in every:
+                self._offer(family, cuts.evaluate_under(each, (known.schedule,), line=known.line))
+                yield
+            if not every:
+                self._offer(family, [improve(cuts, self._found[family], NUM_MOVES, self._until)])
+                yield
+                for _ in range(NUM_SHAKES):
+                    self._offer(family, [perturb(cuts, self._found[family], rng, (1, MOVES_AFTER), self._until)])
+                    yield
 
 
 def lowest_memory_candidates(prepared: PreparedProblem, seconds: float) -> list[tuple[Family, Evaluated]]:
-    """Return candidates that fit, those of fewest actions, with their families; the one of lowest peak where none does.
-
-    Nothing where none can be placed.
-    """
-    problem, limits = prepared.problem, Deadline(seconds)
-    pool = CandidatePool(problem, problem.target or default_target(problem)[0], prepared.layer_alignment)
-    found: dict[Family, Evaluated] = {}
-    families = _promising(prepared, pool)
-
-    def simulate(family: Family, partition: Partition) -> None:
-        cuts = prepared.cuts(family)
-        under = cuts.evaluate_under(partition, cuts.schedules[:1], line=cuts.always_line)
-        row = [each for each in (*under, found.get(family)) if each and pool.runs(each)]
-        found.update({family: min(row, key=lambda each: each.sort_key)} if row else {})
-
-    for number, share in enumerate(SHARES):
-        looking = Deadline(limits.remaining_s / (1 + len(SHARES) - number))
-        for family in families:
-            fits = any(each.fits for each in found.values())
-            if found and (looking.expired or (fits and (share > 1 or _num_actions(prepared, family) > MOST_ACTIONS))):
-                break
-            for partition in _partitions(prepared, prepared.cuts(family), share):
-                if found and looking.expired:
-                    break
-                simulate(family, partition)
-    if found and not any(each.fits for each in found.values()):
-        rng = Random(problem.effort.seed)  # noqa: S311 - a search, not a secret
-        for family in sorted(found, key=lambda family: found[family].sort_key)[:NUM_IMPROVED]:
-            found[family] = _least_cut(prepared.cuts(family), found[family], rng, limits)
-    fit = dict.fromkeys(each.candidate.partition for each in found.values() if each.fits)
-    for family, partition in product(families, fit):  # with more replicas the same stages hold no more
-        if max(partition) < prepared.cuts(family).num_stages and not limits.expired:
-            simulate(family, partition)
-    fitting = sorted((row for row in found.items() if row[1].fits), key=lambda row: row[1].num_actions)
-    return fitting[:NUM_SHORT] or sorted(found.items(), key=lambda row: row[1].sort_key)[:1]
-
-
-def _least_cut(cuts: FamilyPartitions, start: Evaluated, rng: Random, limits: Deadline) -> Evaluated:
-    """Return the least of all cuts, where they are few, or what moves and random changes lead to."""
-    known, every = start.candidate, every_partition(cuts)
-    if not every:
-        return perturb(cuts, improve(cuts, start, NUM_MOVES, limits), rng, SHAKES, limits)
-    tried = takewhile(lambda _: not limits.expired, every)
-    under = chain.from_iterable(cuts.evaluate_under(each, (known.schedule,), line=known.line) for each in tried)
-    return min([start, *under], key=lambda each: each.sort_key)
+    """Return what `LeastHeld.best` is after some seconds; nothing where nothing can be placed."""
+    until = Deadline(seconds)
+    search = LeastHeld(prepared, until)
+    for _ in search.pieces():
+        if until.expired and search.best:
+            break
+    return search.best
 
 
 def _promising(prepared: PreparedProblem, pool: CandidatePool) -> list[Family]:
@@ -169,10 +198,19 @@ class LowestMemory(Subsolver):
     _done = False
 
     def steps(self) -> Generator[None]:
-        """Offer the candidates of lowest memory."""
-        if self.state.pool.found and not (self._done or self.state.has_plan()):
-            self._done = True
-            for family, each in lowest_memory_candidates(self.state.prepared, self.slice.remaining_s):
+        """Offer what fits as it is found, and in the end the least that was found."""
+        if not self.state.pool.found or self._done or self.state.has_plan():
+            return
+        search = LeastHeld(self.state.prepared, self.state.limits)
+        for _ in search.pieces():
+            self._offer([row for row in search.best if row[1].fits])
+            yield
+        self._done = True
+        self._offer(search.best)
+
+    def _offer(self, rows: list[tuple[Family, Evaluated]]) -> None:
+        for family, each in rows:
+            if each.candidate not in self.done:
+                self.done.add(each.candidate)
                 self.state.bounds.know(family)
                 self.state.pool.offer([each])
-            yield

@@ -3,12 +3,15 @@
 import math
 import time
 from collections.abc import Generator
+from dataclasses import replace
 
 import pytest
 
 from costmodel.errors import UsageError
 from planner.question.problem import Effort, Problem
 from planner.search.budget import Deadline
+from planner.search.proposers.lowest_memory import LowestMemory, lowest_memory_candidates
+from planner.search.state.prepared import PreparedProblem
 from planner.search.state.record import Kind
 from planner.search.subsolver import SearchState, Subsolver
 from planner.search.turns import Prior, Scheduler
@@ -133,3 +136,24 @@ def test_what_follows_a_search_is_given_more_time_where_other_processes_use_the_
     assert limits.wall_per_cpu < 1.1
     time.sleep(0.2)
     assert limits.wall_per_cpu > 1.1
+
+
+def test_the_search_for_what_holds_least_goes_on_where_its_turn_ended() -> None:
+    """However short its turns are, it comes to the same candidate as in one piece."""
+    profile, found = chain(8, saved_bytes=1000, parameter_bytes=1 << 16), dict[str, int]()
+    problem = Problem(profile, None, 4, 16, target="any", effort=Effort(LONG_S, 0.0))
+    least = lowest_memory_candidates(PreparedProblem(replace(problem, memory_limit_bytes=1)), LONG_S)[0][1]
+    limit = least.excess_bytes + 1
+    for name, seconds in (("short", 0.0), ("long", LONG_S)):
+        state = SearchState(replace(problem, memory_limit_bytes=limit), None)
+        family = next(iter(state.prepared.families.all))
+        state.pool.offer(state.prepared.cuts(family).evaluate_under((0,) * 8, ("graph-1f1b",)))
+        assert not state.has_plan()
+        search = LowestMemory(state)
+        search.slice = Deadline(seconds)
+        for _ in range(1000):
+            if not search.step():
+                break
+        assert state.has_plan()
+        found[name] = state.pool.best.step_time_ns
+    assert found["short"] == found["long"]
