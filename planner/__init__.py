@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from costmodel.machines.cluster import Cluster, read_cluster
     from costmodel.model.profile import Profile, read_profile, write_profile
+    from planner.export.job_configs.today import todays_plan
     from planner.front import compare_plans, judge, make_plan, memory, model, profile
     from planner.plan import Plan, read_plan, write_plan
     from planner.question.effort import Effort
@@ -40,6 +41,7 @@ _FROM = {
     "read_pins": "planner.question.pins",
     "read_plan": "planner.plan",
     "read_profile": "costmodel.model.profile",
+    "todays_plan": "planner.export.job_configs.today",
     "write_plan": "planner.plan",
     "write_profile": "costmodel.model.profile",
 }
@@ -47,7 +49,7 @@ _FROM = {
 __all__ = [
     "Cluster", "Comparison", "Effort", "Pins", "Plan", "PlanAnswer", "Problem", "Profile", "Space", "compare_plans",
     "judge", "make_plan", "memory", "model", "profile", "read_cluster", "read_pins", "read_plan", "read_profile",
-    "write_plan", "write_profile",
+    "todays_plan", "write_plan", "write_profile",
 ]  # fmt: skip
 
 
