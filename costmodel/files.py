@@ -186,12 +186,14 @@ def document(
         root.fail("an object is needed here")
     found = root.value.get("format")
     if found != kind:
-        raise InvalidInput(f"{root.file}: /format: found {_brief(found)}; a file of format {kind!r} is needed here")
+        raise InvalidInput(
+            f"{root.file}: {root.pointer}/format: found {_brief(found)}; a file of format {kind!r} is needed here"
+        )
     number = root.value.get("version")
     known = [v for v in (version - 1, version) if v >= 1]
     if isinstance(number, bool) or number not in known:
         raise InvalidInput(
-            f"{root.file}: /version: found {_brief(number)}; this release reads version "
+            f"{root.file}: {root.pointer}/version: found {_brief(number)}; this release reads version "
             f"{' and '.join(map(str, known))} of {kind}: write the file again with a matching release"
         )
     members = root.members(("format", "version", *required), optional)

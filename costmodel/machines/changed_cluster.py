@@ -7,6 +7,7 @@ Leaves out host time of messages, which is no link's, and the rest of what a fil
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from fractions import Fraction
+from itertools import groupby
 from math import ceil
 
 from costmodel.errors import UsageError
@@ -123,6 +124,26 @@ def with_devices(cluster: Cluster, num_devices: int) -> Cluster:
         return cluster
     more = ceil(lacking / last.devices)
     return replace(cluster, hosts=(*cluster.hosts[:-1], replace(last, count=last.count + more)))
+
+
+def with_hosts(cluster: Cluster, num_hosts: int) -> Cluster:
+    """Return the cluster's first hosts alone, with the ranks on them.
+
+    Raises
+    ------
+    UsageError
+        When the cluster has fewer.
+    InvalidInput
+        When a link joins groups of devices that these hosts do not fill.
+    """
+    known = [replace(host, count=1) for host in cluster.hosts for _ in range(host.count)]
+    if not 1 <= num_hosts <= len(known):
+        raise UsageError(f"{num_hosts} hosts asked for; the cluster has {len(known)}, take from 1 to that many")
+    hosts = tuple(replace(host, count=len(list(alike))) for host, alike in groupby(known[:num_hosts]))
+    num_devices = sum(host.count * host.devices for host in hosts)
+    groups = tuple(replace(each, group=0) if each.group > num_devices else each for each in cluster.groups)
+    speeds = tuple((rank, speed) for rank, speed in cluster.speeds if rank < num_devices)
+    return replace(cluster, hosts=hosts, groups=groups, speeds=speeds, order=())
 
 
 def _named(names: list[str], name: str, kind: str) -> int:

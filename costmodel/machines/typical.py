@@ -17,6 +17,12 @@ THROUGH_HOST = 0.5
 RTX 5090 on PCIe 5 x8 30 GB/s in both directions together, 56 with a driver that allows it (published measurement)."""
 
 
+def typical_host_devices(device_id: str) -> int:
+    """Return how many devices a full host (or rack) of a catalogue device holds."""
+    known = catalogue.device(device_id)
+    return max(1, known.scaleup_domain, known.host_devices)
+
+
 def typical_cluster(
     device_id: str, num_devices: int, host_network_gbs: float = 0.0, shares: tuple[float, float] = (1.0, 1.0)
 ) -> Cluster:
@@ -37,7 +43,7 @@ def typical_cluster(
     domain = max(1, known.scaleup_domain)
     inner_ns, inner_gbs = (SCALE_UP_NS, known.scaleup_gbs) if domain > 1 else (PCIE_NS, known.pcie_gbs)
     inner_gbs *= shares[0] * (1 if domain > 1 or known.peer_to_peer else THROUGH_HOST)
-    full = max(domain, known.host_devices)
+    full = typical_host_devices(device_id)
     if num_devices <= full:
         return Cluster((kind,), (Host(kind.name, num_devices),), (LinkGroup("host", 0, inner_gbs, inner_ns),))
     network_gbs = host_network_gbs or known.host_network_gbs

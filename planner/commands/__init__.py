@@ -39,6 +39,7 @@ COMMANDS = {
     "links": "measure latency and bandwidth between ranks",
     "model": "describe a model from its shape, without torch or a GPU, times estimated",
     "plan": "cut a profiled model into a graph of stages, with a schedule and a proved bound",
+    "book": "plan for N, N - 1, ... hosts in one file, with what moves when a host is lost",
     "memory": "say what a model takes of each device by strategy, whether that fits, and what would make it fit",
     "buy": "say on which machines to train a model, by cost and days of the whole run",
     "ablation": "say what each means of a plan gains: branches, larger micro-batches, split backward, shared devices",

@@ -80,13 +80,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_question(parser: argparse.ArgumentParser, limit_of: str) -> None:
-    """Declare what is asked: the model, the machines, what is fixed, and for how long a plan is sought."""
+def add_question(parser: argparse.ArgumentParser, limit_of: str, devices_of: str = "") -> None:
+    """Declare what is asked: the model, the machines, what is fixed, and for how long a plan is sought.
+
+    The number of devices may be left out where `devices_of` says what it is of.
+    """
     parser.set_defaults(old_plan=None, exact=False, price=[])
     parser.add_argument(
         "profiles", nargs="+", metavar="PROFILE", help="profile file; on a mixed cluster one a device type"
     )
-    parser.add_argument("--devices", type=positive, required=True, metavar="N")
+    parser.add_argument("--devices", type=positive, required=not devices_of, metavar="N", help=devices_of or None)
     parser.add_argument("--batch", type=positive, required=True, metavar="B", help="samples of one step")
     parser.add_argument("--cluster", metavar="FILE", help="cluster file (default: the device and links of the profile)")
     parser.add_argument("--microbatch-size", type=positive, metavar="b", help="fix it (default: search)")

@@ -39,7 +39,11 @@ PLAN_FORMAT, PLAN_VERSION = "penstock-plan", 2
 
 def read_plan(path: str | Path) -> Plan:
     """Read a plan file; see `costmodel.files` for what is refused."""
-    root = read_json(path)
+    return plan_from_node(read_json(path))
+
+
+def plan_from_node(root: Node) -> Plan:
+    """Read a plan's document, of a file of its own or within another."""
     top = document(root, PLAN_FORMAT, PLAN_VERSION, _TOP, _LATER)
     model = top["model"].members(("name", "fingerprint", "operators"))
     cluster = cluster_from_node(top["cluster"])

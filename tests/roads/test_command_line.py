@@ -22,6 +22,7 @@ PARSED_ONLY = {
 """Examples that are not run here, and why."""
 SHORTER = {
     "plan": ["--time-limit", "1"],
+    "book": ["--time-limit", "0.5"],
     "explain": ["--time-limit", "1"],
     "ablation": ["--time-limit", "1"],
     "buy": ["--time-limit", "0.3", "--batch-tokens", "128K"],

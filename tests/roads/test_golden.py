@@ -16,6 +16,7 @@ from costmodel.model.profile import read_profile, write_profile
 from costmodel.stages.costs import EdgeCost, read_costs
 from planner.checker import check_plan
 from planner.plan import Assumptions, Training, read_plan, write_plan
+from planner.plan.book import read_book, write_book
 from simulator.timeline import read_timeline, write_timeline
 from tests.support.repository import DATA, GOLDEN
 from tests.support.small_plan import PLAN, with_edge
@@ -23,6 +24,10 @@ from tests.support.small_plan import PLAN, with_edge
 
 def rewrite_plan(source: Path, target: Path) -> None:
     write_plan(target, read_plan(source))
+
+
+def rewrite_book(source: Path, target: Path) -> None:
+    write_book(target, read_book(source).pages)
 
 
 def rewrite_profile(source: Path, target: Path) -> None:
@@ -41,6 +46,7 @@ REWRITES: list[tuple[str, Callable[[Path, Path], None]]] = [
     ("plan.json", rewrite_plan),
     ("plan_links.json", rewrite_plan),
     ("plan_divided.json", rewrite_plan),
+    ("book.json", rewrite_book),
     ("profile.json", rewrite_profile),
     ("links.json", rewrite_links),
     ("timeline.json", rewrite_timeline),

@@ -35,6 +35,7 @@ MEANING = (
     r"there is no such file|cannot be read",
     r"ranks are 0 to|the cluster has",
     r"lists of one length",
+    r"pages are for \d+ hosts|all pages of a book are of|nothing moves to the first page",
     r"a part of a tensor of the shape|/parts/\d+/file",
 )
 """What only a reader sees: how parts of a file fit together. A schema sees shapes."""

@@ -17,11 +17,13 @@ from costmodel.model.profile import read_profile
 from costmodel.stages.costs import read_costs
 from executor.state.checkpoint_index import read_index_file
 from planner.plan import read_plan
+from planner.plan.book import read_book
 from simulator.timeline import read_timeline
 from tests.support.repository import GOLDEN
 
-KINDS = ("checkpoint", "cluster", "costs", "links", "plan", "profile", "timeline")
+KINDS = ("book", "checkpoint", "cluster", "costs", "links", "plan", "profile", "timeline")
 READERS: dict[str, Callable[[Path], object]] = {
+    "book": read_book,
     "checkpoint": read_index_file,
     "cluster": read_cluster,
     "costs": read_costs,
