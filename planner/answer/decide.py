@@ -150,7 +150,7 @@ def _made(outcome: SearchOutcome, chosen: Evaluated, not_taken: str, passed_over
             outcome.prepared.evaluator(chosen.candidate.microbatch_size),
             chosen.candidate,
             result(outcome, chosen, chosen if not_taken else outcome.pool.best),
-            reason(outcome, chosen, not_taken, unrun=bool(unrun)),
+            reason(outcome, chosen, not_taken, unrun=outcome.pool.best in passed_over),
         )
     if found is None:
         return None

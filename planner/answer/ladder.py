@@ -11,7 +11,7 @@ from planner.answer.whole_models import WholeModels
 from planner.candidate.evaluate import Evaluated
 from planner.candidate.make import make
 from planner.plan import Plan, Rung, SearchResult
-from planner.plan.fitting import DOES_NOT_FIT, fitting_of
+from planner.plan.fitting import DOES_NOT_FIT, FITS, fitting_of
 from planner.plan.rung import RUNGS, cost_of_million
 from planner.question.problem import Problem
 from planner.search.state.pool import CandidatePool
@@ -71,7 +71,8 @@ class _Rungs:
     def of(self, each: Evaluated) -> Rung:
         """Return the rung of a plan that fits."""
         made = self.plan if each is self.chosen else _made(self.prepared, each)
-        peak, text = max(made.prediction.peak_memory_bytes), why(self.pool, each, self.chosen, made)
+        tighter = fitting_of(self.plan) == FITS != fitting_of(made)
+        peak, text = max(made.prediction.peak_memory_bytes), why(self.pool, each, self.chosen, made, tighter=tighter)
         return self._rung(each, peak, made.runs_on, text, self._counterfactual(each, made), fitting_of(made))
 
     def that_do_not_fit(self, whole: WholeModels) -> list[Rung]:
@@ -134,8 +135,8 @@ def _made(prepared: PreparedProblem, each: Evaluated) -> Plan:
     return make(prepared.evaluator(each.candidate.microbatch_size), each.candidate, result, "", lowered=False)
 
 
-def why(pool: CandidatePool, each: Evaluated, chosen: Evaluated, made: Plan) -> str:
-    """Return why a rung was chosen, or why it lost."""
+def why(pool: CandidatePool, each: Evaluated, chosen: Evaluated, made: Plan, *, tighter: bool = False) -> str:
+    """Return why a rung was chosen, or why it lost: one that is `tighter` may not fit, and the chosen plan fits."""
     how = _how(each)
     if each is chosen:
         return f"chosen: {how}"
@@ -144,7 +145,8 @@ def why(pool: CandidatePool, each: Evaluated, chosen: Evaluated, made: Plan) -> 
         takers = ", ".join(made.runs_on) or "no trainer known here"
         return f"{against}, and {pool.aim} does not run it ({takers}): {how}"
     if each.step_time_ns <= chosen.step_time_ns:
-        return f"{against}, and {'less simple' if made.runs_on else 'no trainer known here runs it'}: {how}"
+        lost = "no trainer known here runs it" if not made.runs_on else "may not fit" if tighter else "less simple"
+        return f"{against}, and {lost}: {how}"
     return f"{against}: {how}"
 
 

@@ -26,7 +26,7 @@ def reason(outcome: SearchOutcome, chosen: Evaluated, not_taken: str, *, unrun: 
     not_taken : str
         Why the target does not take the first choice; empty where it does.
     unrun : bool
-        Whether a faster plan was passed over because no trainer runs it.
+        Whether the fastest plan was passed over because no trainer runs it.
     """
     best, text = outcome.pool.best, "the fastest plan found"
     if chosen.step_time_ns > best.step_time_ns:

@@ -86,3 +86,17 @@ def test_a_limit_above_the_device_is_said_and_does_not_count() -> None:
 def test_a_margin_below_0_is_refused() -> None:
     with pytest.raises(UsageError, match="memory margin of -1"):
         asked(memory_margin_bytes=-1)
+
+
+def test_what_is_faster_and_may_not_fit_is_said_so_and_ties_are_among_what_fits() -> None:
+    free = plan(asked())
+    tight = asked(memory_limit_bytes=max(free.prediction.peak_memory_upper_bytes) - 1)
+    found = plan(tight)
+    faster = [each for each in found.rungs if each.fits == MAY_NOT_FIT and each.runs_on
+              and each.step_time_ns < found.prediction.step_time_ns]  # fmt: skip
+    assert faster
+    assert all("faster, and may not fit" in each.why for each in faster)
+    tie = PlanAnswer(found, tight, 0.0).tie
+    assert tie
+    words = {each.strategy: each.fits for each in found.rungs}
+    assert all(words[name] == FITS for name in tie)

@@ -87,11 +87,14 @@ class PlanAnswer:
 
     @property
     def tie(self) -> list[str]:
-        """Strategies whose best plans fit and are no slower than the best by more than a simpler plan may be."""
-        most_ns = self.plan.search.best_step_time_ns * self.problem.near
-        return [
-            each.strategy for each in self.plan.rungs if not each.over_memory_bytes and each.step_time_ns <= most_ns
-        ]
+        """Strategies whose best plans are no slower than the best by more than a simpler plan may be.
+
+        Where the answer fits for sure, those that do are held against the best of them.
+        """
+        words = [FITS] if fitting_of(self.plan) == FITS and not self.problem.allow_tight else [FITS, MAY_NOT_FIT, ""]
+        rungs = [each for each in self.plan.rungs if not each.over_memory_bytes and each.fits in words]
+        most_ns = min((each.step_time_ns for each in rungs), default=0) * self.problem.near
+        return [each.strategy for each in rungs if each.step_time_ns <= most_ns]
 
     @property
     def best_unrun(self) -> dict[str, object] | None:
