@@ -3,11 +3,13 @@
     penstock profile examples.train:build -o profile.json
     penstock plan profile.json --devices 4 --batch 32 --pin examples/four_stages.toml -o plan.json
     torchrun --nproc-per-node 4 -m examples.train plan.json --steps 150 --checkpoint out/job
+    torchrun ... -m examples.train --book book.json --checkpoint out/job    # goes on with fewer hosts when one is lost
     python -m examples.train --steps 150                               # the same in one process
 
 The pins only see to it that four ranks work; without them the search decides. Both print the same losses: the model
 starts alike, every rank draws the same batches, and the gradients are those of one process. Started again with the
-same folder, under this plan or another, the job goes on where it was saved. Leaves out data loading.
+same folder, under this plan or another, the job goes on where it was saved; of a book each start takes the page for as
+many ranks as run. Leaves out data loading.
 """
 
 import argparse
@@ -66,15 +68,16 @@ def main() -> int:
     """Train alone, or as one rank of a plan; exit 1 when the goal is missed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("plan", nargs="?", help="a plan of examples.train:build; without it one process trains alone")
+    parser.add_argument("--book", help="in place of a plan: a book (penstock book), of which each start takes its page")
     parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--checkpoint", metavar="FOLDER", help="where the job is saved, and goes on from")
     arguments = parser.parse_args()
+    if arguments.plan and arguments.book:
+        parser.error("give a plan or a --book, not both")
+    plan, num_steps = arguments.plan or arguments.book, arguments.steps
     torch.set_num_threads(1)
     try:
-        if arguments.plan:
-            losses = train_plan(arguments.plan, arguments.steps, arguments.checkpoint)
-        else:
-            losses = train_alone(arguments.steps)
+        losses = train_plan(plan, num_steps, arguments.checkpoint) if plan else train_alone(num_steps)
     except PenstockError as error:  # the plan does not fit: say so in one line
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code

@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="torchrun --nproc-per-node N -m executor", description="Run a plan.")
-    parser.add_argument("plan", metavar="PLAN", help="a plan file")
+    parser.add_argument("plan", metavar="PLAN", help="a plan file, or a book, of which the page for as many ranks runs")
     parser.add_argument("--model", required=True, help="module:function or zoo:NAME[:small], the one that was profiled")
     parser.add_argument("--steps", type=_positive, default=5, metavar="K", help="steps to run (5); the first warms up")
     parser.add_argument("--check", action="store_true", help="compare the first step's gradients with one process")

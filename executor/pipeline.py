@@ -21,7 +21,7 @@ from executor.gradients.optimizer import MakeOptimizer, has_opt
 from executor.model.meta_init import Values
 from executor.observe.observer import Observer
 from executor.plan_match.agreement import agree_on_stepped, telling_others
-from executor.plan_match.matching import place_in
+from executor.plan_match.matching import place_in, planned_for_here
 from executor.plan_match.model_invariants import check_surroundings
 from executor.plan_match.options import LEAST_TIMEOUT_S, RunOptions, check_start
 from executor.plan_match.start import ConnectedRank, start
@@ -29,7 +29,8 @@ from executor.stages.evaluation import Metric
 from executor.stages.user_parallelize import Parallelize
 from executor.state.microbatch_loader import as_arguments
 from executor.state.pipeline_state import PipelineState
-from planner.plan import Plan, read_plan
+from planner.plan import Plan
+from planner.plan.book import Book
 
 
 class Pipeline(PipelineState):
@@ -103,7 +104,7 @@ class Pipeline(PipelineState):
         skip_nonfinite: bool = False,
     ) -> None:
         self.plan = plan
-        self._group = group.get_group() if hasattr(group, "get_group") else group
+        self._group = _process_group(group)
         timeout_s = timeout_s or max(LEAST_TIMEOUT_S, 20 * plan.prediction.step_time_ns / 1e9)
         self._options = RunOptions(
             optimizer, max_norm, seed, timeout_s, emulate, values, parallelize, gradient_norm, skip_nonfinite
@@ -123,7 +124,7 @@ class Pipeline(PipelineState):
     @classmethod
     def from_plan(
         cls,
-        plan: Plan | str | Path,
+        plan: Plan | Book | str | Path,
         model: nn.Module,
         loss: Callable[..., Any],
         *,
@@ -133,11 +134,13 @@ class Pipeline(PipelineState):
         autocast: torch.dtype | None = None,
         **options: Any,
     ) -> "Pipeline":
-        """Return the pipeline of a plan (file), a model and its loss.
+        """Return the pipeline of a plan or book (or its file), a model and its loss.
 
         Parameters
         ----------
-        plan : Plan or path
+        plan : Plan, Book or path of either
+            Of a book the page for as many ranks as run: a job that is started again on what is left after a lost host
+            goes on under the next page.
         model : torch.nn.Module
             The pipeline takes it, as of the class. One in eval mode as a whole is set to train; parts of one that
             trains stay in the mode that they have.
@@ -154,17 +157,17 @@ class Pipeline(PipelineState):
         options
             As of the class.
         """
-        if not isinstance(plan, Plan):
-            with telling_others(options.get("timeout_s") or LEAST_TIMEOUT_S, options.get("group")):
-                plan = read_plan(plan)
+        group = _process_group(options.get("group"))
+        with telling_others(options.get("timeout_s") or LEAST_TIMEOUT_S, group):
+            planned = planned_for_here(plan, group)
 
         def make(inputs: Any, targets: Any) -> TrainingModel:
-            name, has_targets, size = type(model).__name__, targets is not None, plan.batch.global_size
+            name, has_targets, size = type(model).__name__, targets is not None, planned.batch.global_size
             args, kwargs = as_arguments(inputs)
             trained = as_trained(model)
             return TrainingModel(name, trained, args, kwargs, targets, has_targets, loss, split or {}, size, autocast)
 
-        return cls(plan, make if inputs is None else make(inputs, targets), **options)
+        return cls(planned, make if inputs is None else make(inputs, targets), **options)
 
     @property
     def inputs_needed(self) -> dict[str | int, tuple[tuple[int, int], ...]]:
@@ -307,3 +310,8 @@ class Pipeline(PipelineState):
         if inputs is not None:
             multiple = math.lcm(*(stage.microbatch_multiple for stage in self.plan.stages))
             self.worker.loader.load(inputs, targets, short=short, multiple=multiple)
+
+
+def _process_group(group: Any) -> Any:
+    """Return the process group that a user's group or mesh of devices stands for."""
+    return group.get_group() if hasattr(group, "get_group") else group

@@ -22,10 +22,10 @@ from executor.observe.measure import gather_timeline
 from executor.observe.observer import Observer
 from executor.pipeline import Pipeline
 from executor.plan_match.agreement import telling_others
-from executor.plan_match.matching import check_world
+from executor.plan_match.matching import check_world, planned_for_here
 from executor.plan_match.options import LEAST_TIMEOUT_S
 from executor.plan_match.precision import planned_dtype
-from planner.plan import Plan, read_plan
+from planner.plan import Plan
 from simulator.timeline import write_timeline
 
 FAR_OFF = 0.10
@@ -48,7 +48,7 @@ def run_plan(arguments: argparse.Namespace) -> RunResult:
     """Run the plan that the arguments name on this rank."""
     torch.set_num_threads(arguments.threads)
     with telling_others(arguments.timeout or LEAST_TIMEOUT_S):
-        plan = read_plan(arguments.plan)
+        plan = planned_for_here(arguments.plan)
         check_world(plan)
         pipeline = _pipeline(plan, arguments)
     with pipeline:

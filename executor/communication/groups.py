@@ -27,6 +27,7 @@ import torch.distributed as dist
 
 from costmodel.errors import DoesNotMatch, PeerLost
 from executor.communication.mesh import connect_all
+from executor.communication.starts import agree_on_start, arrivals
 from executor.communication.watch import Watchdog
 from executor.plan_match.devices import carrier, identity, reached
 
@@ -97,7 +98,9 @@ class ProcessGroups:
         if self._owns_world:
             rendezvous: Any = dist.rendezvous  # type: ignore[attr-defined]
             self._store, rank, size = next(iter(rendezvous("env://", timeout=self._limit)))
-            self._here("penstock/world")
+            self._signs = arrivals(size)
+            start = agree_on_start(self._store, rank, size, self._limit)
+            self._store = dist.distributed_c10d.PrefixStore(start, self._store)
             dist.init_process_group("gloo", store=self._store, rank=rank, world_size=size, timeout=self._limit)
         members = tuple(dist.get_process_group_ranks(group or dist.group.WORLD))
         _PIPELINES[members] = _PIPELINES.get(members, 0) + 1

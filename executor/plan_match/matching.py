@@ -4,6 +4,7 @@ What is wrong with the plan itself says the independent checker, as ``penstock v
 """
 
 import os
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from costmodel.capture.works import with_works
 from costmodel.errors import DoesNotMatch, ReadableButWrong
 from planner.checker import check_plan, executor_problems, tied_problems
 from planner.plan import Plan
+from planner.plan.book import Book, read_plan_or_book
 
 
 def place_in(group: Any = None) -> tuple[int, int]:
@@ -23,6 +25,12 @@ def place_in(group: Any = None) -> tuple[int, int]:
     if dist.is_initialized():
         return dist.get_rank(), dist.get_world_size()
     return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def planned_for_here(plan: Plan | Book | str | Path, group: Any = None) -> Plan:
+    """Return a plan, read from its file if need be; of a book that of the page for as many ranks as there are here."""
+    found = plan if isinstance(plan, Plan | Book) else read_plan_or_book(plan)
+    return found.for_ranks(place_in(group)[1]) if isinstance(found, Book) else found
 
 
 def check_world(plan: Plan, group: Any = None) -> None:

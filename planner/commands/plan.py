@@ -50,6 +50,7 @@ WIDTHS = {
 
 if TYPE_CHECKING:
     from planner.plan import Plan
+    from planner.question.lengths import Lengths
     from planner.question.problem import Problem
     from planner.report.summary.run_cost import RunTarget
 
@@ -71,6 +72,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PLAN|JOB",
         help="start from this plan of the same model and say what moved (profile, cluster or flags have changed); of a "
         "job that import job wrote: what ours gains over it (its precision, optimizer and habits hold without a flag)",
+    )
+    parser.add_argument(
+        "--lengths",
+        metavar="FILE",
+        help="histogram of samples' tokens (CSV of tokens,count): say what the step takes with such samples, and what "
+        "packing and sorting gain",
     )
     parser.add_argument("--all", action="store_true", help="show every strategy of the ladder, and who runs it")
     parser.add_argument(
@@ -236,6 +243,7 @@ def _run(args: argparse.Namespace, start: float) -> Answer:
     from planner.report.summary.plan_lines import COLUMNS
 
     target = run_target(args)
+    lengths = _lengths(args.lengths)
     problem = problem_of(args, start)
     if problem.effort.deterministic_limit is None:
         _say_least(len(problem.profile.graph.operators), problem.effort.time_limit_s)
@@ -248,7 +256,22 @@ def _run(args: argparse.Namespace, start: float) -> Answer:
     ended = found.search.limited_by
     wrong = ended == LimitedBy.BROKEN_BOUND or is_impossible(found) or bool(found.extra.get("bugs"))
     code = INTERRUPTED if ended == LimitedBy.INTERRUPTED else int(wrong)
-    return Answer(answer.to_json(), answer.text(whole=args.all), code, COLUMNS)
+    body, text = answer.to_json(), answer.text(whole=args.all)
+    if lengths:
+        from planner.report.summary.batch_lengths import BatchLengths
+
+        drawn = BatchLengths(problem, found, lengths, args.seed)
+        body, text = {**body, "lengths": drawn.to_json()}, [*text, *drawn.text()]
+    return Answer(body, text, code, COLUMNS)
+
+
+def _lengths(path: str | None) -> "Lengths | None":
+    """Read a histogram of lengths, before anything takes time."""
+    if path is None:
+        return None
+    from planner.question.lengths import read_lengths
+
+    return read_lengths(path)
 
 
 def _say_least(num_operators: int, limit_s: float) -> None:
