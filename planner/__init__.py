@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from costmodel.machines.cluster import Cluster, read_cluster
     from costmodel.model.profile import Profile, read_profile, write_profile
-    from planner.front import compare_plans, judge, make_plan, memory, model, profile
+    from planner.front import compare_plans, find_plan, judge, make_plan, memory, model, profile
     from planner.plan import Plan, read_plan, write_plan
     from planner.question.effort import Effort
     from planner.question.pins import Pins, read_pins
@@ -31,6 +31,7 @@ _FROM = {
     "Profile": "costmodel.model.profile",
     "Space": "planner.question.space",
     "compare_plans": "planner.front",
+    "find_plan": "planner.front",
     "judge": "planner.front",
     "make_plan": "planner.front",
     "memory": "planner.front",
@@ -46,8 +47,8 @@ _FROM = {
 
 __all__ = [
     "Cluster", "Comparison", "Effort", "Pins", "Plan", "PlanAnswer", "Problem", "Profile", "Space", "compare_plans",
-    "judge", "make_plan", "memory", "model", "profile", "read_cluster", "read_pins", "read_plan", "read_profile",
-    "write_plan", "write_profile",
+    "find_plan", "judge", "make_plan", "memory", "model", "profile", "read_cluster", "read_pins", "read_plan",
+    "read_profile", "write_plan", "write_profile",
 ]  # fmt: skip
 
 
