@@ -4,9 +4,13 @@
 
 Prints the loss of each step as JSON, on the rank that has it. torchtitan 0.3.0 looks for an accelerator, and its
 language models' attention needs one; so it is told that the device is the processor, and the attention is the one that
-it keeps for other models. Weights are drawn by name, and the data is random tokens.
+it keeps for other models. It hands micro-batches to ``step(arg_mbs=...)`` of torch's schedules, which torch 2.13.0 does
+not have ("ValueError: Expecting 4 arg_mbs but got 2"): there they go to `_step_microbatches`, as `step` does. Nor has
+that torch the ``torch.distributed.set_timeout`` that it calls behind the first step, so timeouts stay as they are.
+Weights are drawn by name, and the data is random tokens.
 """
 
+import inspect
 import json
 import sys
 import zlib
@@ -27,6 +31,7 @@ LLAMA = {
 """torchtitan's debug model, as a configuration that is described."""
 CPU = SimpleNamespace(
     set_device=lambda _: None,
+    synchronize=lambda: None,
     device_count=lambda: 1,
     current_device=lambda: 0,
     get_device_name=lambda _: "cpu",
@@ -55,11 +60,27 @@ def planned_config(config: Any, folder: str) -> Any:
     return planned(config, plan)
 
 
+def take_microbatches(schedule: Any) -> None:
+    """Let a schedule of torch 2.13.0 take micro-batches that are divided already, as later ones do."""
+    if "arg_mbs" in inspect.signature(schedule.step).parameters:
+        return
+
+    def step(*, arg_mbs: Any, kwarg_mbs: Any, target_mbs: Any, losses: Any, loss_kwargs: Any, **options: Any) -> None:
+        for stage in schedule._stages:
+            stage.has_backward = True
+            stage.clear_runtime_states()
+        schedule._step_microbatches(arg_mbs, kwarg_mbs, target_mbs, losses, loss_kwargs=loss_kwargs, **options)
+
+    schedule.step = step
+
+
 def main(kind: str, folder: str) -> None:
     """Train for a few steps."""
     torch.set_num_threads(1)
     torch._utils._get_available_device_type = lambda: "cpu"
     torch._utils._get_device_module = lambda _: CPU
+    if not hasattr(torch.distributed, "set_timeout"):
+        torch.distributed.set_timeout = lambda *_, **__: None
     from torchtitan.components.dataloader import BaseDataLoader
     from torchtitan.components.loss import CrossEntropyLoss
     from torchtitan.components.tokenizer import BaseTokenizer
@@ -129,6 +150,8 @@ def main(kind: str, folder: str) -> None:
     if kind == "planned":
         config = planned_config(config, folder)
     trainer = config.build()
+    if kind == "planned":
+        take_microbatches(trainer.pp_schedule)
     for part in trainer.model_parts:
         for name, parameter in part.named_parameters():
             drawn = torch.randn(parameter.shape, generator=torch.Generator().manual_seed(zlib.crc32(name.encode())))
