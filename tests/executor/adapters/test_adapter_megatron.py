@@ -45,7 +45,7 @@ def test_megatron_core_accepts_100_plans() -> None:
     seen = set()
     for name, plan in plans(100):
         made, (hidden, heads, groups) = configurations(plan), SIZES[name]
-        experts = {"num_moe_experts": 4} if name == "mixtral" else {}
+        experts = {"num_moe_experts": 4, "add_bias_linear": False} if name == "mixtral" else {}
         layers = {"num_layers": 8 if name == "llama" else 4, **made["model"]}
         config = TransformerConfig(
             **layers, **experts, hidden_size=hidden, num_attention_heads=heads, num_query_groups=groups
