@@ -16,13 +16,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from costmodel.architectures.command import DEFAULT_DEVICE, make
 from costmodel.calibration import Calibration, published
+from costmodel.errors import UsageError
 from costmodel.model.profile import Profile, read_profile, write_profile
 from planner.answer.decide import find
 from planner.answer.held_memory import FixedPlans
@@ -37,7 +38,7 @@ from planner.report.comparison.compared import ComparedPlan
 from planner.report.comparison.comparison import Comparison
 from planner.report.summary.answer import PlanAnswer
 from planner.search.solvers.kernel_cache import take_lock
-from planner.search.space.cache_folder import cache_folder
+from planner.search.space.cache_folder import cache_folder, can_write
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -179,9 +180,13 @@ def find_plan(
         Takes the answer with its ladder, or where the plan was found; by default it is printed to stderr.
     **choices
         Fields of `Problem`: ``cluster``, ``target``, ``space`` and so on.
+
+    Raises
+    ------
+    UsageError
+        When nothing can be written to the folder that was named.
     """
-    kept, say = Path(folder or cache_folder("plans") or tempfile.mkdtemp()), say or _say_to_stderr
-    kept.mkdir(parents=True, exist_ok=True)
+    kept, say = _folder_of_plans(folder), say or _say_to_stderr
     with _alone_in(kept):
         known = _measured_once(name, device, kept) if device in ("cpu", "cuda") else model(name, device)
         problem = Problem(known, num_devices=num_devices, global_batch=global_batch,
@@ -198,6 +203,16 @@ def find_plan(
     return answer.plan
 
 
+def _folder_of_plans(given: str | Path | None) -> Path:
+    """Return the folder that was named, else the user's cache, or one for this process alone where there is none."""
+    folder = Path(given) if given else cache_folder("plans")
+    if folder is not None and can_write(folder):
+        return folder
+    if given:
+        raise UsageError(f"{given}: no file can be written there, where plans are to be kept; name another folder")
+    return Path(tempfile.mkdtemp(prefix="penstock-plans-"))
+
+
 def _measured_once(name: str, device: str, folder: Path) -> Profile:
     """Return the profile of a model on this machine, measured where the folder has none of its operators."""
     graph = profile(name, device=device, dry_run=True).graph
@@ -209,8 +224,10 @@ def _measured_once(name: str, device: str, folder: Path) -> Profile:
 
 @contextmanager
 def _alone_in(folder: Path) -> Iterator[None]:
-    """Hold a folder's lock."""
-    held = take_lock(folder, wait=True)
+    """Hold a folder's lock; where it cannot be locked, processes plan side by side, and write the same."""
+    held = None
+    with suppress(OSError):
+        held = take_lock(folder, wait=True)
     try:
         yield
     finally:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from costmodel.errors import UsageError
 from planner import Effort, Space, find_plan
 from tests.support.described_models import LLAMA
 from tests.support.repository import ROOT
@@ -62,3 +63,9 @@ def test_a_measured_model_is_measured_once(tmp_path: Path) -> None:
     for _ in range(2):
         find_plan("zoo:gpt:small", 2, 8, device="cpu", folder=tmp_path, say=said, effort=QUICK)
     assert [len(list(tmp_path.glob(f"*.{kind}.json"))) for kind in ("plan", "profile")] == [1, 1]
+
+
+def test_a_folder_that_cannot_be_written_is_refused_by_name(config: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match="name another folder"):
+        find_plan(config, 2, 8, folder=tmp_path / "file")
