@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test suite quick fast lint docs clean
+.PHONY: demo test suite quick fast lint docs trainers clean
 
 demo: .venv/installed
 	$(BIN)/python -m examples.demo out/demo
@@ -47,5 +47,21 @@ docs: .venv/installed
 	$(BIN)/python -m planner.search.solvers.compile_kernels
 	touch .venv/installed
 
+# The adapters in the trainers that they are for, each in an environment of its own; no part of `make test`.
+TRAINERS := accelerate lightning automodel torchtitan deepspeed megatron
+trainers: $(TRAINERS:%=.trainers/%/checked)
+
+.PRECIOUS: .trainers/%/installed
+.trainers/%/installed: tests/executor/adapters/needs/%.txt pyproject.toml constraints.txt
+	$(PYTHON) -m venv .trainers/$*
+	.trainers/$*/bin/pip install --quiet --constraint constraints.txt --editable '.[torch]' pytest pytest-timeout setuptools
+	.trainers/$*/bin/pip install --quiet --constraint constraints.txt --no-build-isolation --requirement $<
+	touch $@
+
+.trainers/%/checked: .trainers/%/installed FORCE
+	.trainers/$*/bin/python -m pytest tests/executor/adapters/test_adapter_$*.py
+
+FORCE:
+
 clean:
-	rm -rf .venv out build dist
+	rm -rf .venv .trainers out build dist

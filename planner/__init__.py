@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from costmodel.machines.cluster import Cluster, read_cluster
     from costmodel.model.profile import Profile, read_profile, write_profile
     from planner.export.job_configs.today import todays_plan
-    from planner.front import compare_plans, judge, make_plan, memory, model, profile
+    from planner.front import compare_plans, find_plan, judge, make_plan, memory, model, profile
     from planner.plan import Plan, read_plan, write_plan
     from planner.question.effort import Effort
     from planner.question.pins import Pins, read_pins
@@ -32,6 +32,7 @@ _FROM = {
     "Profile": "costmodel.model.profile",
     "Space": "planner.question.space",
     "compare_plans": "planner.front",
+    "find_plan": "planner.front",
     "judge": "planner.front",
     "make_plan": "planner.front",
     "memory": "planner.front",
@@ -48,8 +49,8 @@ _FROM = {
 
 __all__ = [
     "Cluster", "Comparison", "Effort", "Pins", "Plan", "PlanAnswer", "Problem", "Profile", "Space", "compare_plans",
-    "judge", "make_plan", "memory", "model", "profile", "read_cluster", "read_pins", "read_plan", "read_profile",
-    "todays_plan", "write_plan", "write_profile",
+    "find_plan", "judge", "make_plan", "memory", "model", "profile", "read_cluster", "read_pins", "read_plan",
+    "read_profile", "todays_plan", "write_plan", "write_profile",
 ]  # fmt: skip
 
 

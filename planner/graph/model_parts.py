@@ -1,6 +1,6 @@
 """Names of a model's parts as torchtitan's split takes them (``module_fqns_per_model_part``).
 
-Its rules (`torchtitan/distributed/pipeline_parallel.py`, commit 02ef790): a name is an attribute of the model
+Its rules (`torchtitan/distributed/pipeline_parallel.py`, 0.3.0): a name is an attribute of the model
 (``norm``) or an entry of a list that is one (``layers.3``), and what no name keeps is dropped from a stage, so each
 is in exactly one. A model inside another (Hugging Face's ``model.layers.3`` next to ``lm_head``) gets the names that
 torchtitan's own definitions of such models have. Leaves out whether torchtitan has the model.
@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from costmodel.model.blocks import block_of, list_of
 
-OWN_NAMES = {"embed_tokens": "tok_embeddings", "lm_head": "output"}
-"""torchtitan's names of what Hugging Face's decoders hold besides layers and norm."""
+OWN_NAMES = {"embed_tokens": "tok_embeddings"}
+"""torchtitan's names of what Hugging Face's decoders call otherwise; the head was `output` before 0.3.0."""
 
 
 def model_part_names(parts: Sequence[Sequence[str]]) -> tuple[list[list[str]], str]:

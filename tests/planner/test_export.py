@@ -107,7 +107,7 @@ def test_norms_stand_with_the_last_layer_where_further_tokens_are_predicted() ->
 
 def test_torchtitans_names_are_its_own_for_models_inside_another() -> None:
     inside = [["model.embed_tokens", "model.layers.0"], ["model.layers.1", "model.norm", "lm_head"]]
-    assert model_part_names(inside) == ([["tok_embeddings", "layers.0"], ["layers.1", "norm", "output"]], "")
+    assert model_part_names(inside) == ([["tok_embeddings", "layers.0"], ["layers.1", "norm", "lm_head"]], "")
     assert "vision.blocks.0" in model_part_names([["vision.blocks.0"], ["text.layers.0"]])[1]
 
 
