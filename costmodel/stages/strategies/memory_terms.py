@@ -195,10 +195,9 @@ class MemoryModel:
         Those are its inputs and its outputs' gradients. Older versions keep outputs, too, until the step ends.
         """
         training, sizes = self.build.training, sharding.vectors.saved.tensor_bytes
-        begin, end = sharding.operators[0], sharding.operators[-1] + 1
-        crossing = self.build.crossing(sizes)
         if not training.by_block or len(sharding.operators) == len(self.build.model.profile.graph.operators):
             return 0
+        begin, end, crossing = sharding.operators[0], sharding.operators[-1] + 1, self.build.crossing(sizes)
         made = crossing[end] or self.build.loss_gradient(sharding.operators, sizes)
         return crossing[begin] + crossing[end] + made * training.outputs_kept
 
