@@ -4,7 +4,7 @@ Times are the roofline's central ones; lowest and highest sums are in ``extra``.
 estimates, and so does a plan's. Leaves out the launch of whole steps and what lives between operators.
 """
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from math import prod
@@ -13,7 +13,7 @@ from costmodel.calibration import Calibration, published
 from costmodel.errors import UsageError
 from costmodel.machines.catalogue import CatalogueDevice, check_precision, kept_in
 from costmodel.machines.catalogue import device as catalogue_device
-from costmodel.model.graph import Operator, OperatorGraph
+from costmodel.model.graph import OperatorGraph
 from costmodel.model.origin import ROOFLINE, Origin
 from costmodel.model.profile import Device, OperatorTimes, Profile
 from costmodel.model.whole_model import WholeModelMeasurements
@@ -50,11 +50,17 @@ def estimated_profile(
     sizes = tuple(microbatch_sizes)
     known = calibration or published()
     trained = {parameter.name for parameter in graph.parameters if parameter.trainable}
-    found = [
-        [_without_w(operator, trained, _of(graph, i, device, precision, size, known)) for size in sizes]
-        for i, operator in enumerate(graph.operators)
-    ]
-    times = tuple(map(_times, found))
+    known_rows: dict[object, tuple[list[OperatorEstimate], OperatorTimes]] = {}  # layers repeat
+    rows = []
+    for i, operator in enumerate(graph.operators):
+        frozen = bool(operator.parameters) and trained.isdisjoint(operator.parameters)
+        key = (operator.work, computed_in(graph, i, precision), frozen)
+        if key not in known_rows:
+            estimates = [_of(graph, i, device, precision, size, known) for size in sizes]
+            row = [replace(each, backward_weight=NOTHING) if frozen else each for each in estimates]
+            known_rows[key] = row, _times(row)
+        rows.append(known_rows[key])
+    found, times = [row for row, _ in rows], tuple(row for _, row in rows)
     steps = [_sum([row[i] for row in found]) for i in range(len(sizes))]
     whole = _whole(graph, device, precision, tuple(step[1] for step in steps))
     bounds = {"device": device.id, "low_ns": [step[0] for step in steps], "high_ns": [step[2] for step in steps]}
@@ -141,12 +147,6 @@ def _of(
         raise ValueError(f"{operator.name} does not say what it does")
     factor = calibration.factor(operator.work.kind, device.id, own)
     return estimate(operator.work, device, own, size).times(factor)
-
-
-def _without_w(operator: Operator, trained: Set[str], found: OperatorEstimate) -> OperatorEstimate:
-    """Return an estimate without the gradient of weights where those that an operator reads are all frozen."""
-    frozen = operator.parameters and trained.isdisjoint(operator.parameters)
-    return replace(found, backward_weight=NOTHING) if frozen else found
 
 
 def _times(row: Sequence[OperatorEstimate]) -> OperatorTimes:

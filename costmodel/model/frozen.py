@@ -27,8 +27,14 @@ def train_alone(graph: OperatorGraph, names: Collection[str]) -> OperatorGraph:
             )
             for i, operator in enumerate(graph.operators)
         ),
-        tensors=tuple(replace(each, gradient=index[each.producer] in reached) for each in graph.tensors),
-        parameters=tuple(replace(each, trainable=each.name in names) for each in graph.parameters),
+        tensors=tuple(
+            each if (gets := index[each.producer] in reached) == each.gradient else replace(each, gradient=gets)
+            for each in graph.tensors
+        ),
+        parameters=tuple(
+            each if (trains := each.name in names) == each.trainable else replace(each, trainable=trains)
+            for each in graph.parameters
+        ),
     )
 
 

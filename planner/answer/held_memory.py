@@ -12,6 +12,7 @@ from planner.candidate.evaluate import Evaluator, Run
 from planner.candidate.fit import NO_LIMIT
 from planner.candidate.fixed import fixed_candidate, fixed_evaluator
 from planner.candidate.upper_memory import most_in_flight, stage_terms, upper_bytes
+from planner.graph.atoms import Atoms
 from planner.plan.fitting import fitting
 from planner.question.problem import Problem
 from planner.question.space import Space
@@ -64,10 +65,7 @@ class FixedPlans:
 
     def _simulated(self, space: Space, microbatch_size: int, sequence: int) -> HeldMemory:
         problem = self._problem(space, microbatch_size, sequence)
-        key = microbatch_size, sequence
-        if key not in self._evaluators:
-            self._evaluators[key] = fixed_evaluator(problem)
-        evaluator = self._evaluators[key]
+        evaluator = self._evaluator(problem, microbatch_size, sequence)
         candidate = fixed_candidate(Evaluator(problem, evaluator.atoms, microbatch_size))
         run = evaluator.shortest(candidate)
         uppers, peaks, limits = (
@@ -80,6 +78,18 @@ class FixedPlans:
         word = fitting(peaks, uppers, known, problem.memory_margin_bytes)
         terms = _terms_of(evaluator, candidate, run, fullest)
         return HeldMemory(peaks[fullest], uppers[fullest], terms, word, run.step_time_ns)
+
+    def _evaluator(self, problem: Problem, microbatch_size: int, sequence: int) -> Evaluator:
+        """Return what prices plans of these sizes; the pieces of a model are the same at all of them."""
+        key = microbatch_size, sequence
+        if key not in self._evaluators:
+            known = next(iter(self._evaluators.values()), None)
+            self._evaluators[key] = (
+                Evaluator(problem, Atoms(problem.profile.graph, known.atoms.members), microbatch_size)
+                if known
+                else fixed_evaluator(problem)
+            )
+        return self._evaluators[key]
 
     def _problem(self, space: Space, microbatch_size: int, sequence: int) -> Problem:
         return Problem(

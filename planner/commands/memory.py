@@ -9,6 +9,7 @@ Every row is a plan with all choices fixed; `penstock plan` with the same flags 
 """
 
 import argparse
+import gc
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
@@ -58,6 +59,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> Answer:
     """Describe the model, evaluate the strategies and show them."""
+    gc.disable()  # what plans are made of lives until the table is done: looking for garbage takes a sixth of the time
+    try:
+        return _answer(args)
+    finally:
+        gc.enable()
+
+
+def _answer(args: argparse.Namespace) -> Answer:
     from costmodel.machines.cluster import read_cluster
     from planner.answer.held_memory import FixedPlans
     from planner.answer.memory_table import MemoryTable

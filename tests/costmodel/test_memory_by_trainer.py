@@ -60,6 +60,65 @@ def test_fsdp_keeps_masters_of_16_bit_weights_that_are_not_resharded() -> None:
     assert whole.master_weights.point == 2 * parts.master_weights.point
 
 
+def test_fsdp_sums_whole_gradients_into_parts_beside_them() -> None:
+    whole, parts = (terms("torchtitan", StageConfig(4, zero=zero)) for zero in (1, 3))
+    assert whole.gradient_copies.point == parts.gradients.point
+    assert parts.gradient_copies.point == 0
+
+
+def test_selective_recompute_by_operator_keeps_the_products_that_what_is_made_again_reads() -> None:
+    """Of q, k, v, o, gate, up and down it keeps q, v, gate and down: rotated queries are made of q, nothing of down."""
+    model = {fused: selective(fused) for fused in (True, False)}
+    size = dict(zip((t.producer for t in PROFILE.graph.tensors), model[True].tensor_bytes(StageConfig()), strict=True))
+    layer = "model.layers.0"
+    attention = PROFILE.graph.operators[PROFILE.graph.index[f"{layer}.self_attn.attention"]]
+    products = [f"{layer}.self_attn.q_proj", f"{layer}.self_attn.v_proj", f"{layer}.mlp.gate_proj"]
+    kept = sum(size[name] for name in (*products, attention.name, "model.embed_tokens"))
+    span = [i for i, block in enumerate(PROFILE.graph.blocks) if block == layer]
+    found = {fused: one.terms(span, SELECTIVE, (0,), 1, 1).activations.point for fused, one in model.items()}
+    assert 0 <= found[True] - kept < 0.01 * kept
+    assert found[False] - found[True] == size[f"{layer}.mlp.down_proj"]
+
+
+SELECTIVE = StageConfig(recompute="selective")
+
+
+def selective(fused: bool) -> StrategyModel:
+    return StrategyModel(PROFILE, CLUSTER, 2, TrainingJob.of("torchtitan", "bf16", "adam", {"fused": fused}))
+
+
+def test_losses_that_ranks_share_keep_copies_of_logits_in_eager_pytorch() -> None:
+    one, two = (terms("torchtitan-2024", StageConfig(tensor=tensor)).workspace.point for tensor in (1, 2))
+    spare = terms("torchtitan", StageConfig()).workspace.point  # compiled: nothing beside logits and their gradient
+    assert (two - spare) * 2 == (one - spare) * 12 // 8
+
+
+def test_torchs_pipelines_have_a_buffer_for_each_message_of_a_step() -> None:
+    cut = PROFILE.graph.index["model.layers.1.input_layernorm"]
+    model = {t: StrategyModel(PROFILE, CLUSTER, 2, TrainingJob.of(t, "bf16", "adam")) for t in TORCH}
+    hidden = model["torchtitan"].tensor_bytes(StageConfig())[0]
+    ends = range(cut), range(cut, len(PROFILE.graph.operators))
+    found = {
+        name: [
+            [one.terms(part, StageConfig(), (0,), count, 1).message_buffers.point for part in ends] for count in (1, 8)
+        ]
+        for name, one in model.items()
+    }
+    assert found["torchtitan"] == [[hidden, hidden], [8 * hidden, 8 * hidden]]
+    assert found["megatron"] == [[0, 0], [0, 0]]
+    assert found["torchtitan-2024"][1][0] == 16 * hidden
+    assert found["torchtitan-2024"][1][1] > 16 * hidden  # logits of all micro-batches
+
+
+TORCH = ("torchtitan", "torchtitan-2024", "megatron")
+
+
+def test_torchaos_casts_of_weights_go_with_the_block_that_runs_again() -> None:
+    every, one = (terms("torchtitan", StageConfig(recompute=again), "fp8").parameters for again in ("none", "full"))
+    assert every.upper - every.point > 2 * (one.upper - one.point) > 0
+    assert terms("megatron", SELECTIVE, "fp8").parameters == terms("megatron", StageConfig(), "fp8").parameters
+
+
 def test_an_allocators_reserve_is_a_part_of_tensors_alone() -> None:
     found = terms("megatron", StageConfig(4, zero=1))
     assert found.fragmentation.upper == round(found.fragmenting * found.tensors_upper)

@@ -196,7 +196,7 @@ class OperatorAmounts:
             (weights.trainable.at_first(), weights.trainable_experts.at_first()),
             vectors.recompute_peak(operators),
             vectors.largest_weights(operators),
-            self._memory_model.working_bytes(vectors, operators),
+            self._memory_model.working_bytes(vectors, operators, config.tensor),
         )
 
     def states_of(self, config: StageConfig, ranks: Sequence[int]) -> list[int]:

@@ -6,6 +6,7 @@ Leaves out what the parts are: times (`efficiency`), traffic, kept bytes and wei
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import accumulate
 
 from costmodel.machines.cluster import Cluster
 from costmodel.model.accumulation import Accumulation, accumulation_of
@@ -173,6 +174,26 @@ class Build:
             if tensor.gradient and graph.operators[graph.index[consumer]].kind == "loss"
         )
 
+    def crossing(self, tensor_bytes: tuple[int, ...]) -> tuple[int, ...]:
+        """Return for each position the bytes of tensors from before it that something from it on reads.
+
+        Logits stay with their loss, which no pipeline parts from them.
+        """
+        if tensor_bytes not in self._crossing:
+            graph = self.model.profile.graph
+            change = [0] * (len(graph.operators) + 1)
+            logits = {index for _, index in self._losses}
+            for index, (tensor, size) in enumerate(zip(graph.tensors, tensor_bytes, strict=True)):
+                if tensor.consumers and index not in logits:
+                    change[graph.index[tensor.producer] + 1] += size
+                    change[max(map(graph.index.__getitem__, tensor.consumers)) + 1] -= size
+            self._crossing[tensor_bytes] = tuple(accumulate(change))
+        return self._crossing[tensor_bytes]
+
+    @cached_property
+    def _crossing(self) -> dict[tuple[int, ...], tuple[int, ...]]:
+        return {}
+
     def loss_gradient(self, operators: Sequence[int], tensor_bytes: Sequence[int]) -> int:
         """Bytes of the largest gradient that a loss among the operators makes."""
         return max((tensor_bytes[index] for position, index in self._losses if position in operators), default=0)
@@ -280,6 +301,7 @@ class VectorCache:
                 build.tensor_bytes(degrees),
                 build.block_names,
                 self._held if build.training.selective == "operators" else None,
+                build.training.fused,
             ),
             self.weights(degrees),
             self._names,

@@ -39,8 +39,9 @@ class HostDispatch:
         forward: Iterable[Item],
         backward: Iterable[Item],
     ) -> None:
-        own = [calls_of(operator, training.host_ns, degrees.expert) for operator in graph.operators]
-        sent = training.host_ns.get("collective", 0)
+        of_kind = training.host_ns
+        own = [calls_of(operator, of_kind, degrees.expert) for operator in graph.operators]
+        sent = of_kind.get("collective", 0)
         self._count, self._own, self._coupled = len(own), own, training.coupled
         self._sent = [(i, key, round(sent)) for i, key, ns in forward if ns]
         self._forward = SharedSums(self._sent, self._count, [round(ns) for ns in own])

@@ -26,7 +26,7 @@ much again for the two protocols of short messages. The executor gives it no mor
 CUBLAS_BYTES = 8 * 2**20
 """torch's default workspace of cuBLAS, ``:4096:2:16:8``; on Hopper it is 32 MiB, which the upper bound takes."""
 TERMS = ("parameters", "gradients", "optimizer", "master_weights", "gradient_copies", "activations", "recompute_peak",
-         "communication_buffers", "unsharded_parameters", "offload_window", "workspace")  # fmt: skip
+         "communication_buffers", "message_buffers", "unsharded_parameters", "offload_window", "workspace")  # fmt: skip
 OUTSIDE = ("communicators", "context")
 """Terms that no allocator of torch's counts: upper bounds alone."""
 USUAL = TERMS[:3]
@@ -61,6 +61,8 @@ class MemoryTerms:
         Made again by one block's (or attention's) recompute while its backward runs.
     communication_buffers : Amount
         Gathered values, gradient buckets.
+    message_buffers : Amount
+        Of what a stage receives, where those of all micro-batches are made at once, and outputs kept until a step ends.
     unsharded_parameters : Amount
         ZeRO-3: the block in use and the one gathered ahead.
     offload_window : Amount
@@ -84,6 +86,7 @@ class MemoryTerms:
     activations: Amount
     recompute_peak: Amount
     communication_buffers: Amount
+    message_buffers: Amount
     unsharded_parameters: Amount
     offload_window: Amount
     workspace: Amount

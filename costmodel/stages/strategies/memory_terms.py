@@ -32,20 +32,22 @@ class MemoryModel:
 
     build: Build
 
-    def terms(self, sharding: StageSharding, kept_bytes: int) -> MemoryTerms:
+    def terms(self, sharding: StageSharding, kept_bytes: int, num_microbatches: int) -> MemoryTerms:
         """Return all terms with one micro-batch alive.
 
         Parameters
         ----------
+        num_microbatches : int
+            Of a step.
         kept_bytes : int
             Of one micro-batch, with what was received for it.
         """
         states, training = self.states(sharding.config, sharding.copies), self.build.training
         moved = moved_bytes(sharding, kept_bytes)
         routed = self._experts_kept(sharding, kept_bytes - moved)
-        narrow_copy = training.cast_bytes(states.parameters) * training.fp8_copy_bytes if training.narrow else 0
+        narrow_copy = training.cast_bytes(self._cast(sharding, states.parameters)) if training.narrow else 0
         return MemoryTerms(
-            parameters=Amount(states.parameters, states.parameters + narrow_copy),
+            parameters=Amount(states.parameters, states.parameters + narrow_copy * training.fp8_copy_bytes),
             gradients=Amount(states.gradients, self._widest(states.gradients)),
             optimizer=Amount.known(states.optimizer),
             master_weights=Amount.known(states.master_weights),
@@ -53,6 +55,7 @@ class MemoryModel:
             activations=_kept(kept_bytes - moved, routed),
             recompute_peak=Amount.known(sharding.vectors.recompute_peak(sharding.operators)),
             communication_buffers=self._buffers(sharding, kept_bytes),
+            message_buffers=Amount.known(num_microbatches * self._messages(sharding)),
             unsharded_parameters=self._unsharded(sharding),
             offload_window=self._window(sharding, moved),
             workspace=self._workspace(sharding),
@@ -64,6 +67,16 @@ class MemoryModel:
             in_flight=1,
             host=states.host + moved,
         )
+
+    def _cast(self, sharding: StageSharding, parameters: int) -> int:
+        """Return the weights of which narrow copies may be there at once, in 16 bits.
+
+        Transformer Engine keeps them from one micro-batch to the next; torchao's go with what else a product keeps,
+        and are made again with a block that runs again.
+        """
+        if self.build.training.fp8_inputs or sharding.config.recompute == "none":
+            return parameters
+        return min(parameters, sharding.vectors.largest_weights(sharding.operators))
 
     def _widest(self, gradients: int) -> int:
         """Return what gradients take in fp32, as some trainers keep those of 16 bits; others keep both.
@@ -80,11 +93,16 @@ class MemoryModel:
         """Return what gradients take a second time.
 
         DeepSpeed's BF16 optimizer sums gradients of 16 bits into fp32 ones, which its ZeRO-2 and 3, and those of fp16,
-        make of their parts alone when they step. Where a product sums its weights' gradients into the buffer in which
-        they are kept, Transformer Engine gives autograd an empty one instead, one for all weights of one shape.
+        make of their parts alone when they step. FSDP2 sums whole gradients of a step into parts beside them. Where a
+        product sums its weights' gradients into the buffer in which they are kept, Transformer Engine gives autograd an
+        empty one instead, one for all weights of one shape.
         """
         training, config = self.build.training, sharding.config
         stands = sharding.vectors.weights.stand_ins.over(sharding.operators)
+        if training.by_block and config.zero == 1:
+            width = training.gradient_width(1), training.width(1)
+            parts = [ceil(each.trainable // width[1] * width[0], len(each.ranks)) for each in sharding.copies]
+            return Amount.known(sum(parts))
         if not training.mixed or config.offload in ("optimizer", "parameters"):
             return Amount.known(stands)
         whole = config.zero < SCATTERED and training.precision == "bf16"
@@ -143,7 +161,8 @@ class MemoryModel:
     def _buffers(self, sharding: StageSharding, kept_bytes: int) -> Amount:
         """Return gathered values and gradient buckets; at most DDP's copy of all gradients.
 
-        FSDP2 copies a block's gradients of 16 bits into a message in which they are summed, of the trainer's width;
+        FSDP2 copies a block's gradients of 16 bits into a message in which they are summed, of the trainer's width, and
+        weights that it keeps whole out of messages, one of which arrives ahead;
         DTensor keeps what attention and what the MLP of a block have gathered until their backward.
         """
         training, config, trainable = self.build.training, sharding.config, sharding.trainable_bytes
@@ -156,8 +175,9 @@ class MemoryModel:
         elif training.by_block and len(sharding.groups.replicas) > 1:
             unit = min(trainable, sharding.vectors.largest_weights(sharding.operators))
             message = unit // training.width(1) * training.gradient_width(1)
-            point += unit + message
-            upper += min(2 * trainable, unit + 2 * message)
+            gathers = min(2 * unit, trainable) * (config.zero == 1)
+            point += unit + message + gathers
+            upper += min(2 * trainable, unit + 2 * message) + gathers
         elif config.zero >= 2 or config.offload in ("optimizer", "parameters"):
             unit = sharding.vectors.largest_weights(
                 sharding.operators
@@ -168,6 +188,18 @@ class MemoryModel:
             point += min(trainable, 2 * training.bucket_bytes)
             upper += min(trainable, 2 * training.bucket_bytes) if training.summed_in_place else trainable
         return Amount(point, upper)
+
+    def _messages(self, sharding: StageSharding) -> int:
+        """Return what torch's pipelines hold of each micro-batch of a step: buffers of what a stage receives.
+
+        Those are its inputs and its outputs' gradients. Older versions keep outputs, too, until the step ends.
+        """
+        training, sizes = self.build.training, sharding.vectors.saved.tensor_bytes
+        if not training.by_block or len(sharding.operators) == len(self.build.model.profile.graph.operators):
+            return 0
+        begin, end, crossing = sharding.operators[0], sharding.operators[-1] + 1, self.build.crossing(sizes)
+        made = crossing[end] or self.build.loss_gradient(sharding.operators, sizes)
+        return crossing[begin] + crossing[end] + made * training.outputs_kept
 
     def _communicators(self, sharding: StageSharding) -> int:
         """Return what NCCL takes for the groups in which a stage's rank sums and gathers, at most."""
@@ -229,12 +261,12 @@ class MemoryModel:
         return Amount.known(min(2 * sharding.vectors.largest_kept(sharding.operators), moved_bytes))
 
     def _working(self, sharding: StageSharding) -> int:
-        return self.working_bytes(sharding.vectors, sharding.operators)
+        return self.working_bytes(sharding.vectors, sharding.operators, sharding.config.tensor)
 
-    def working_bytes(self, vectors: Vectors, operators: Sequence[int]) -> int:
+    def working_bytes(self, vectors: Vectors, operators: Sequence[int], tensor: int) -> int:
         """Return what is alive beyond all that is kept while a micro-batch runs: measured, or the loss's gradient."""
-        found = vectors.workspace_peak(operators)
-        return self._of_loss(vectors, operators, self.build.training.loss_bytes - 4) if found is None else found
+        found, width = vectors.workspace_peak(operators), self.build.training.loss_work_bytes(tensor)
+        return self._of_loss(vectors, operators, width) if found is None else found
 
     def _of_loss(self, vectors: Vectors, operators: Sequence[int], width: int) -> int:
         """Return the bytes of all logits at `width` bytes each."""
@@ -245,7 +277,8 @@ class MemoryModel:
         working, cuda = self._working(sharding), self.build.cuda
         most = 2 * working
         if sharding.vectors.workspace is None:
-            most = self._of_loss(sharding.vectors, sharding.operators, self.build.training.worst_loss_bytes)
+            worst = self.build.training.worst_loss_bytes(sharding.config.tensor)
+            most = self._of_loss(sharding.vectors, sharding.operators, worst)
         return Amount(working + CUBLAS_BYTES * cuda, most + 4 * CUBLAS_BYTES * cuda)
 
 

@@ -70,7 +70,7 @@ class StrategyModel(OperatorAmounts):
         """
         arrived = tuple(received)
         sharding = self._sharding(operators, config, ranks, arrived)
-        key = (sharding.key, arrived, num_microbatches > 1)
+        key = (sharding.key, arrived, num_microbatches if self.training.by_block else num_microbatches > 1)
         if key not in self._stages:
             self._stages[key] = self._stage(sharding, arrived, num_microbatches)
         return self._stages[key]
@@ -93,7 +93,7 @@ class StrategyModel(OperatorAmounts):
         """
         arrived = tuple(received)
         sharding = self._sharding(operators, config, ranks, arrived)
-        return self._memory(sharding, arrived, min(in_flight, num_microbatches))
+        return self._memory(sharding, arrived, num_microbatches, min(in_flight, num_microbatches))
 
     def tensor_bytes(self, config: StageConfig) -> tuple[int, ...]:
         """Return what a rank of a stage with this configuration holds, and sends on, of each tensor of the graph."""
@@ -109,7 +109,7 @@ class StrategyModel(OperatorAmounts):
         """Return what kinds of work, links and the host take of an action of a stage, as `stage` prices it."""
         sharding = self._sharding(operators, config, ranks)
         degrees, alone = self._degrees(config), sharding.times()
-        whole = self._steps.of_microbatch(sharding, alone, self._memory(sharding, (), 1))
+        whole = self._steps.of_microbatch(sharding, alone, self._memory(sharding, (), 1, 1))
         weights, adds = sharding.vectors.weights, num_microbatches > 1
         return terms_of_stage(
             sharding,
@@ -180,7 +180,7 @@ class StrategyModel(OperatorAmounts):
         if num_microbatches > 1:
             added = self._build.accumulation.part_ns(sharding.vectors.weights.accumulated.over(sharding.operators))
             times = times._replace(backward_weight=times.backward_weight + added)
-        memory = self._memory(sharding, received, 1)
+        memory = self._memory(sharding, received, num_microbatches, 1)
         check_host(self._build, sharding, memory)
         trains = any(self.profile.graph.operators[i].trainable for i in sharding.operators)
         whole = self._steps.of_microbatch(sharding, times, memory)
@@ -212,16 +212,18 @@ class StrategyModel(OperatorAmounts):
         """Return what only a whole backward has, of replicas that divide parameters as the executor does."""
         if not (self.training.whole_stages and sharding.config.gathers):
             return 0
-        working = self._memory_model.working_bytes(sharding.vectors, sharding.operators)
+        working = self._memory_model.working_bytes(sharding.vectors, sharding.operators, sharding.config.tensor)
         buffers, unsharded = memory.communication_buffers.point, memory.unsharded_parameters.point
         has_loss = self.profile.graph.index.get(LOSS, -1) in sharding.operators
         return joint_backward_bytes(sharding, buffers, unsharded, working, has_loss=has_loss)
 
-    def _memory(self, sharding: StageSharding, received: tuple[int, ...], in_flight: int) -> MemoryTerms:
-        key = (sharding.key, received)
+    def _memory(
+        self, sharding: StageSharding, received: tuple[int, ...], num_microbatches: int, in_flight: int
+    ) -> MemoryTerms:
+        key = (sharding.key, received, num_microbatches if self.training.by_block else 0)
         if key not in self._terms:
             self.check_divides(sharding.operators, sharding.config)
             kept = self._kept_bytes(sharding.vectors, sharding.operators, received)
-            self._terms[key] = self._memory_model.terms(sharding, kept), kept
+            self._terms[key] = self._memory_model.terms(sharding, kept, num_microbatches), kept
         one, kept = self._terms[key]
         return one if in_flight == 1 else self._memory_model.with_more(sharding, one, kept, in_flight)

@@ -66,6 +66,7 @@ def saved_activations(
     tensor_bytes: tuple[int, ...],
     names: Sequence[str],
     held: Collection[int] | None = None,
+    fused: bool = True,
 ) -> SavedActivations:
     """Return what each operator keeps.
 
@@ -82,6 +83,8 @@ def saved_activations(
         Block of each operator.
     held : collection of int, optional
         Operators whose outputs ``selective`` keeps, where it goes by operator and not by attention's scores.
+    fused : bool
+        Whether a compiler leaves out those that no backward needs.
     """
     count = len(graph.operators)
     kept, dropped = list(everything), []
@@ -96,6 +99,7 @@ def saved_activations(
         stays = {_key(graph, i) for i, tensor in enumerate(graph.tensors) if graph.index[tensor.producer] in held}
         kept = [item for item in everything if not names[item[0]] or item[1] in stays]
         dropped = [item for item in everything if names[item[0]] and item[1] not in stays]
+        kept += _held_outputs(graph, everything, tensor_bytes, names, held, fused)
         kept += _block_inputs(graph, names, tensor_bytes)
     elif recompute == "selective":
         scores = [_is_score(graph, item) for item in everything]
@@ -110,6 +114,33 @@ def saved_activations(
     return SavedActivations(
         SharedSums(kept, count), SharedSums(late, count), SharedSums(dropped, count), tensor_bytes, storages
     )
+
+
+def _held_outputs(
+    graph: OperatorGraph,
+    everything: Sequence[Item],
+    tensor_bytes: Sequence[int],
+    names: Sequence[str],
+    held: Collection[int],
+    fused: bool,
+) -> list[Item]:
+    """Return what held operators of blocks make; where that is `fused`, what their block's backward needs alone.
+
+    That is what it reads, and what is made again for it.
+    """
+    found, again = list[Item](), set[int]()
+    saved = {(names[i], key) for i, key, _ in everything}
+    made = sorted(((graph.index[t.producer], i) for i, t in enumerate(graph.tensors)), reverse=True)
+    for producer, index in made:
+        readers = {graph.index[consumer] for consumer in graph.tensors[index].consumers}
+        needed = (names[producer], _key(graph, index)) in saved or bool(
+            again & {i for i in readers if names[i] == names[producer]}
+        )
+        if producer in held and (needed or not fused):
+            found.append((producer, _key(graph, index), tensor_bytes[index]))
+        elif needed and producer not in held:
+            again.add(producer)
+    return found
 
 
 def runs_of(graph: OperatorGraph, again: Container[str]) -> list[str]:

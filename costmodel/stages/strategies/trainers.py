@@ -37,6 +37,7 @@ class TrainerHabits:
     summed_in_place: bool
     bucket_mib: int
     loss_bytes: int
+    divided_loss_bytes: int
     gradient_bytes: int
     main_weight_bytes: int
     experts_together: int
@@ -45,6 +46,7 @@ class TrainerHabits:
     stand_ins: bool
     gradient_copy_bytes: int
     by_block: bool
+    outputs_kept: bool
     by_owner: bool
     fp8_inputs: bool
     fp8_copy_bytes: int
@@ -115,9 +117,11 @@ def _habits(node: Node, rows: Mapping[str, Node]) -> TrainerHabits:
         selective=members["selective"].text(SELECTIVE),
         fp8_recipe=members["fp8_recipe"].text(RECIPES),
         bucket_rank_bytes=members["bucket_rank_bytes"].integer(),
+        divided_loss_bytes=members["divided_loss_bytes"].integer(),
         stand_ins=members["stand_ins"].flag(),
         gradient_copy_bytes=members["gradient_copy_bytes"].integer(),
         by_block=members["by_block"].flag(),
+        outputs_kept=members["outputs_kept"].flag(),
         by_owner=members["by_owner"].flag(),
         fp8_inputs=members["fp8_inputs"].flag(),
         fp8_copy_bytes=members["fp8_copy_bytes"].integer(),

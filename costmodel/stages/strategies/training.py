@@ -65,9 +65,13 @@ class TrainingJob:
         Of a sum of gradients at least, and for each rank that it sums over.
     loss_bytes : int
         Alive of a 16-bit logit at the loss's peak, 4 of them kept; nothing is profiled of described models.
+    divided_loss_bytes : int
+        As of `TrainerHabits`.
     gradient_bytes, main_weight_bytes : int
         Of a gradient (no less than the weight) and of a weight beyond its 16 bits, in mixed precision.
-    stand_ins, gradient_copy_bytes, by_block, by_owner, fp8_inputs, fp8_copy_bytes : bool, int, bool, bool, bool, int
+    stand_ins, by_block, outputs_kept, by_owner, fp8_inputs : bool
+        As of `TrainerHabits`.
+    gradient_copy_bytes, fp8_copy_bytes : int
         As of `TrainerHabits`.
     reserved : float
         Part of what is allocated that the allocator usually reserves besides.
@@ -80,6 +84,8 @@ class TrainingJob:
         measured.
     attention : str
         Its kernel, of `trainers.KERNELS`.
+    fused : bool
+        As of `TrainerHabits`.
     unfused : float
         By how much norms and elementwise operators take longer in kernels of their own.
     calls : mapping
@@ -114,10 +120,12 @@ class TrainingJob:
     bucket_bytes: int = BUCKET_BYTES
     bucket_rank_bytes: int = 0
     loss_bytes: int = 6
+    divided_loss_bytes: int = 0
     gradient_bytes: int = 0
     main_weight_bytes: int = 4
     slower: Mapping[str, float] = field(default_factory=dict)
     attention: str = ""
+    fused: bool = True
     unfused: float = 1.0
     fp8_matmul: float = 1.0
     fp8_recipe: str = RECIPES[0]
@@ -129,6 +137,7 @@ class TrainingJob:
     stand_ins: bool = False
     gradient_copy_bytes: int = 0
     by_block: bool = False
+    outputs_kept: bool = False
     by_owner: bool = False
     fp8_inputs: bool = False
     fp8_copy_bytes: int = 1
@@ -165,10 +174,12 @@ class TrainingJob:
             bucket_bytes=habits.bucket_mib * 2**20,
             bucket_rank_bytes=habits.bucket_rank_bytes,
             loss_bytes=habits.loss_bytes,
+            divided_loss_bytes=habits.divided_loss_bytes,
             gradient_bytes=habits.gradient_bytes,
             main_weight_bytes=habits.main_weight_bytes,
             slower={term: known.efficiency(term, trainer) for term in TERMS},
             attention=habits.attention,
+            fused=habits.fused,
             unfused=1.0 if habits.fused else known.of_trainer("unfused", trainer),
             fp8_matmul=known.of_trainer("fp8", trainer),
             fp8_recipe=habits.fp8_recipe,
@@ -180,6 +191,7 @@ class TrainingJob:
             stand_ins=habits.stand_ins,
             gradient_copy_bytes=habits.gradient_copy_bytes,
             by_block=habits.by_block,
+            outputs_kept=habits.outputs_kept,
             by_owner=habits.by_owner,
             fp8_inputs=habits.fp8_inputs,
             fp8_copy_bytes=habits.fp8_copy_bytes,
@@ -270,13 +282,17 @@ class TrainingJob:
         """Part of what is allocated that the allocator reserves besides, at most: 0.10 where it is usually 0.07."""
         return self.reserved / 0.7
 
-    @property
-    def worst_loss_bytes(self) -> int:
-        """Bytes alive of a 16-bit logit beyond the 4 that are kept, at most: a gradient more than is known.
+    def loss_work_bytes(self, tensor: int) -> int:
+        """Bytes alive of a 16-bit logit at the loss's peak beyond the 4 that are kept, under a tensor degree."""
+        return self.loss_bytes - 4 + self.divided_loss_bytes * (tensor > 1)
 
-        So does PyTorch's own: the logit, its copy in fp32, its softmax and the gradient of that, 14 bytes.
+    def worst_loss_bytes(self, tensor: int) -> int:
+        """Return the same at most: where a loss copies logits, whoever called it may still hold them.
+
+        So does PyTorch's own: the logit, its copy in fp32, its softmax and the gradient of that, 14 bytes. A loss that
+        works on the logits themselves, as fused and compiled ones do, holds them and their gradient, 4 bytes.
         """
-        return self.loss_bytes - 4 + 2
+        return self.loss_work_bytes(tensor) + 2 * (self.loss_bytes > 4)
 
     def bucket_of(self, num_ranks: int) -> int:
         """Bytes that are summed over a number of ranks at once."""
