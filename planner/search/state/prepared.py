@@ -181,7 +181,8 @@ class PreparedProblem:
         return None
 
     def _is_usual(self, config: StageConfig) -> bool:
-        most = max((e for e in self.families.expert_degrees if config.data * config.context % e == 0), default=1)
+        ranks = config.num_ranks // config.expert_tensor
+        most = max((e for e in self.families.expert_degrees if ranks % e == 0), default=1)
         return self._is_shaped(config) and self._spreads(config, (*USUAL_EXPERTS, most, most // 2, most // 4))
 
     def _is_known(self, config: StageConfig) -> bool:
