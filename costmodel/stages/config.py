@@ -78,8 +78,8 @@ class StageConfig:
         if self.num_sharers == 1 or self.num_sharers * self.tensor % self.num_expert_parts:
             raise InvalidInput(
                 f"config.shard_group is {self.shard_group} x context {self.context} x tensor {self.tensor}, and expert "
-                f"is {self.expert} x expert_tensor {self.expert_tensor}; a group is of at least two ranks, which expert "
-                "divides"
+                f"is {self.expert} x expert_tensor {self.expert_tensor}; a group is of at least two ranks, "
+                "which expert divides"
             )
 
     @property
@@ -125,12 +125,12 @@ class StageConfig:
     @property
     def in_step(self) -> bool:
         """Whether replicas wait for each other within their actions: they gather, or have experts of each other's."""
-        return self.gathers or self.expert > 1
+        return self.gathers or self.num_expert_parts > self.tensor
 
     @property
     def divides(self) -> bool:
         """Whether ranks hold parts of parameters, in use or between uses."""
-        return self.tensor > 1 or self.expert_tensor > 1 or self.in_step
+        return self.tensor > 1 or self.in_step
 
     def to_json(self) -> dict[str, object]:
         """Return the JSON form."""
