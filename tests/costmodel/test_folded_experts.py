@@ -1,7 +1,7 @@
 """Experts spread over data, context and tensor ranks, with a tensor degree of their own: groups, parts, memory."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.errors import InvalidInput, UsageError
@@ -38,6 +38,7 @@ def test_parts_of_an_expert_lie_innermost_then_other_experts_then_copies(
     assert (found.tensor, found.replicas) == ((0, 1), (0, 2, 4, 6))
 
 
+@settings(deadline=None)
 @given(POWERS, POWERS, POWERS, POWERS, POWERS)
 def test_experts_groups_make_up_all_ranks(data: int, tensor: int, context: int, expert: int, parts: int) -> None:
     ranks = data * tensor * context
@@ -48,6 +49,7 @@ def test_experts_groups_make_up_all_ranks(data: int, tensor: int, context: int, 
     assert len(found.expert) * len(found.expert_tensor) * len(found.expert_replicas) == ranks
 
 
+@settings(deadline=None)
 @given(POWERS, POWERS, POWERS, POWERS)
 def test_all_ranks_together_do_all_work_of_experts(tensor: int, context: int, expert: int, parts: int) -> None:
     work = Work("matmul", "expert", 64, 16, 32, experts=8, active=2)
