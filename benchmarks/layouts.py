@@ -107,7 +107,7 @@ def _problem(recipe: Recipe) -> Problem:
         sequence_parallel=config.sequence > 1 or None,
         context=1,
         expert=config.expert,
-        expert_tensor=config.expert_tensor,
+        expert_tensor=config.expert_tensor if config.expert > 1 else None,
         zero=config.zero,
         recompute=config.recompute,
     )
