@@ -194,7 +194,9 @@ class PreparedProblem:
         )
 
     def _spreads(self, config: StageConfig, degrees: Sequence[int]) -> bool:
-        return bool(self.problem.space.expert) or config.expert in degrees
+        space = self.problem.space
+        divided = space.expert_tensor or config.expert > 1 or config.expert_tensor == config.tensor
+        return bool(divided) and (bool(space.expert) or config.expert in degrees)
 
     def _is_shaped(self, config: StageConfig) -> bool:
         """Whether operators are divided within a host, and sequences as long ones are."""
