@@ -93,7 +93,7 @@ class StageConfig:
         return self.expert * self.expert_tensor
 
     @property
-    def division(self) -> tuple[int, ...]:
+    def division(self) -> tuple[int, int, int, int, int, int]:
         """Degrees of data, tensor, sequence, context, expert and expert tensor parallelism."""
         return self.data, self.tensor, self.sequence, self.context, self.expert, self.expert_tensor
 
