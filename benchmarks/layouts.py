@@ -62,7 +62,7 @@ RECIPES = (
     ),
     Recipe(
         "deepseek-v3, 1024 H100", "Et|(tt|)*30mL", "deepseek-v3", "h100-sxm-80", "bf16", 4096, 8,
-        StageConfig(64, 2, 2, expert=64, zero=1, recompute="full"), 8192, FULL,
+        StageConfig(64, 2, 2, expert=64, zero=1, recompute="full", expert_tensor=1), 8192, FULL,
     ),
     Recipe(
         "deepseek-v3, 256 GB200", "Et*4|(tttt|)*14tmL", "deepseek-v3", "gb200-nvl72", "bf16", 4096, 4,
@@ -70,8 +70,7 @@ RECIPES = (
     ),
     Recipe(
         "kimi-k2, 1024 H100", "Et|(tt|)*30L", "kimi-k2", "h100-sxm-80", "bf16", 4096, 16,
-        StageConfig(8, 8, 8, expert=8, zero=1, recompute="full"), 8192,
-        f"{FULL}; experts over 8 data ranks: the recipe's 64 include tensor ranks, which our expert degree does not",
+        StageConfig(8, 8, 8, expert=64, zero=1, recompute="full", expert_tensor=1), 8192, FULL,
     ),
     Recipe(
         "kimi-k2, 256 GB200", "Et*15|t*15|t*16|t*15L", "kimi-k2", "gb200-nvl72", "bf16", 4096, 4,
@@ -108,6 +107,7 @@ def _problem(recipe: Recipe) -> Problem:
         sequence_parallel=config.sequence > 1 or None,
         context=1,
         expert=config.expert,
+        expert_tensor=config.expert_tensor if config.expert > 1 else None,
         zero=config.zero,
         recompute=config.recompute,
     )

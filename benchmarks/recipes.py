@@ -7,8 +7,8 @@ configurations the one that is fastest by our price is the recipe. Ours is what 
 open, in the same trainer's habits. `ratio` is our best step over the recipe's by our price: above 1 the recipe is
 ahead, and the command ends with exit 1. `in_interval` says whether the measured step lies where four of five should.
 The tables do not tell what a recipe runs again: one that does not fit without is priced with the least recompute that
-fits, and whether it fits then is said. Recipes whose degrees cannot be said (experts over tensor ranks) are skipped and
-counted. Leaves out schedules that a recipe runs and no search tries.
+fits, and whether it fits then is said. Recipes that cannot be priced are skipped and counted. Leaves out schedules that
+a recipe runs and no search tries.
 """
 
 import argparse

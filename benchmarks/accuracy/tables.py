@@ -285,8 +285,9 @@ def _of_bridge(name: str, line: Line, model: str, precision: str, recipe: str) -
         "model": model, "device": SYSTEMS[line["system"]], "devices": gpus, "batch": batch, "sequence": sequence,
         "microbatch_size": _number(line["mbs"]), "precision": precision, "step_time_ms": 1e3 * batch * sequence / rate,
         "stages": stages, "chunks": chunks, "tensor": tensor, "sequence_parallel": int(tensor > 1), "context": context,
-        "expert": expert, "zero": 1, **({"fp8_recipe": recipe} if recipe else {}),
-    }  # fmt: skip
+        "expert": expert, "expert_tensor": 1 if expert > 1 else tensor, "zero": 1,
+        **({"fp8_recipe": recipe} if recipe else {}),
+    }  # fmt: skip  # no recipe divides an expert (expert_tensor_parallel_size = 1 in scripts/performance/configs)
     told = told_of("Megatron-Bridge", name)
     return replace(job_of({**{key: str(value) for key, value in cells.items()}, **told}, Path()), name=name, group="")
 

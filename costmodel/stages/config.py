@@ -14,6 +14,7 @@ BY_OPERATOR = "operators"
 AGAIN = "again"
 """The JSON key of the operators that run again."""
 SHARD_GROUP = "shard_group"
+EXPERT_TENSOR = "expert_tensor"
 OFFLOAD = ("none", "optimizer", "parameters", "activations")
 
 
@@ -22,7 +23,8 @@ class StageConfig:
     """Degrees of data, tensor, sequence, context and expert parallelism, ZeRO stage 0-3, recompute, offload.
 
     ``shard_group`` is how many replicas that follow each other divide states under ZeRO, each with its context ranks;
-    0 where all of them do, as everywhere without ZeRO.
+    0 where all of them do, as everywhere without ZeRO. ``expert_tensor`` is into how many parts each expert is divided,
+    which is the tensor degree where nothing is said (0).
     `recomputed_operators` names the operators whose forward runs again under recompute ``operators`` (``again`` in
     JSON); those that follow each other run again together, from what flows into the first.
     """
@@ -37,6 +39,7 @@ class StageConfig:
     offload: str = "none"
     recomputed_operators: tuple[str, ...] = ()
     shard_group: int = 0
+    expert_tensor: int = 0
 
     def __post_init__(self) -> None:
         for name in ("data", "tensor", "sequence", "context", "expert"):
@@ -54,6 +57,12 @@ class StageConfig:
             )
         if self.offload not in OFFLOAD:
             raise InvalidInput(f"config.offload is {self.offload!r}; allowed are {', '.join(OFFLOAD)}")
+        object.__setattr__(self, "expert_tensor", self.expert_tensor or self.tensor)
+        if self.expert_tensor < 1 or self.num_ranks % self.expert_tensor:
+            raise InvalidInput(
+                f"config.expert_tensor is {self.expert_tensor}; allowed are divisors of the stage's ranks, "
+                f"data x context x tensor = {self.num_ranks}"
+            )
         self._check_shard_group()
 
     def _check_shard_group(self) -> None:
@@ -66,11 +75,37 @@ class StageConfig:
             raise InvalidInput(
                 f"config.shard_group is {self.shard_group}; allowed are divisors of config.data, which is {self.data}"
             )
-        if self.num_sharers == 1 or self.num_sharers % self.expert:
+        if self.num_sharers == 1 or self.num_sharers * self.tensor % self.num_expert_parts:
             raise InvalidInput(
-                f"config.shard_group is {self.shard_group} x context {self.context}, and expert is {self.expert}; a "
-                "group is of at least two ranks, which expert divides"
+                f"config.shard_group is {self.shard_group} x context {self.context} x tensor {self.tensor}, and expert "
+                f"is {self.expert} x expert_tensor {self.expert_tensor}; a group is of at least two ranks, "
+                "which expert divides"
             )
+
+    @property
+    def num_ranks(self) -> int:
+        """How many ranks a stage has."""
+        return self.data * self.context * self.tensor
+
+    @property
+    def num_expert_parts(self) -> int:
+        """How many ranks hold all experts of a stage together."""
+        return self.expert * self.expert_tensor
+
+    @property
+    def division(self) -> tuple[int, int, int, int, int, int]:
+        """Degrees of data, tensor, sequence, context, expert and expert tensor parallelism."""
+        return self.data, self.tensor, self.sequence, self.context, self.expert, self.expert_tensor
+
+    @property
+    def degrees(self) -> "StageConfig":
+        """How operators are divided, without choices of what is held where or runs again."""
+        return StageConfig(*self.division[:-1], expert_tensor=self.expert_tensor)
+
+    @property
+    def whole_operators(self) -> bool:
+        """Whether each rank has operators as they are."""
+        return self.tensor == self.context == self.expert == self.expert_tensor == 1
 
     @property
     def num_sharers(self) -> int:
@@ -90,7 +125,7 @@ class StageConfig:
     @property
     def in_step(self) -> bool:
         """Whether replicas wait for each other within their actions: they gather, or have experts of each other's."""
-        return self.gathers or self.expert > 1
+        return self.gathers or self.num_expert_parts > self.tensor
 
     @property
     def divides(self) -> bool:
@@ -99,8 +134,10 @@ class StageConfig:
 
     def to_json(self) -> dict[str, object]:
         """Return the JSON form."""
-        found = {name: getattr(self, name) for name in _names() if name not in ("recomputed_operators", SHARD_GROUP)}
+        unsaid = ("recomputed_operators", SHARD_GROUP, EXPERT_TENSOR)
+        found = {name: getattr(self, name) for name in _names() if name not in unsaid}
         found |= {SHARD_GROUP: self.shard_group} if self.shard_group else {}
+        found |= {EXPERT_TENSOR: self.expert_tensor} if self.expert_tensor != self.tensor else {}
         return {**found, AGAIN: list(self.recomputed_operators)} if self.recomputed_operators else found
 
     @classmethod
@@ -112,6 +149,8 @@ class StageConfig:
         given = values.get(SHARD_GROUP, found.data)
         if given != (found.shard_group or found.data):
             node.fail(f"{SHARD_GROUP} goes with zero 1, 2 or 3: without them nothing is divided")
+        if values.get(EXPERT_TENSOR, found.expert_tensor) != found.expert_tensor:
+            node.fail(f"{EXPERT_TENSOR} is {values[EXPERT_TENSOR]}; a degree is at least 1")
         return found
 
 

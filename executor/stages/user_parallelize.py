@@ -106,10 +106,17 @@ def _missing_degree(stage: nn.Module, config: StageConfig) -> str:
     if config.zero <= 1 and sharded:
         return f"the plan has ZeRO-{config.zero}, and parallelize= has called fully_shard"
     experts = [name for name, axes in divided.items() if "data" in axes and id(parameters[name]) not in sharded]
-    if experts and config.expert == 1:
+    among_replicas = config.num_expert_parts > config.tensor
+    if experts and not among_replicas:
         return f"parallelize= has divided {experts[0]!r} along mesh['data'] without fully_shard"
-    if config.expert > 1 and not experts:
+    if among_replicas and not experts:
         return f"the plan has expert = {config.expert}, and parallelize= has divided no experts along mesh['data']"
+    for name in experts:
+        if (parts := num_parts(parameters[name])) != config.num_expert_parts:
+            return (
+                f"the plan has expert = {config.expert} and expert_tensor = {config.expert_tensor}, and parallelize= "
+                f"has divided {name!r} into {parts} parts, not {config.num_expert_parts}"
+            )
     whole = [
         name
         for name, axes in divided.items()

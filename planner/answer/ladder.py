@@ -165,12 +165,13 @@ def _how(each: Evaluated) -> str:
     parts = [f"{found.num_stages} stages"] if found.num_stages > 1 else []
     chunks = found.num_stages // len({place.ranks for place in found.places})
     parts += [f"{chunks} a device"] if chunks > 1 else []
-    degrees = {(p.config.data, p.config.tensor, p.config.context, p.config.expert) for p in found.places}
+    degrees = {place.config.division for place in found.places}
     if len(degrees) > 1:
         parts.append("replicas " + ", ".join(str(place.config.data) for place in found.places))
     else:
         names = ("data", "tensor", "context", "expert")
         parts += [f"{name} {getattr(config, name)}" for name in names if getattr(config, name) > 1]
+        parts += [f"experts in {config.expert_tensor} parts"] * (config.expert_tensor != config.tensor)
     grouped = f" in groups of {config.shard_group}" if config.shard_group else ""
     parts += [f"ZeRO-{config.zero}{grouped}"] if config.zero else []
     parts += [f"{config.recompute} recompute"] if config.recompute != "none" else []

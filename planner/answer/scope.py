@@ -64,6 +64,7 @@ def scope(prepared: PreparedProblem) -> str:
     choices = [config for config in families.choices if several or config.zero == 0]
     values: dict[str, set[object]] = {
         **{name: {getattr(config, name) for config in degrees} for name in ("data", "tensor", "context", "expert")},
+        "expert_tensor": {config.expert_tensor == config.tensor for config in degrees},
         **{name: {getattr(config, name) for config in choices} for name in ("zero", "recompute", "offload")},
         "shard_group": {group for config in degrees for group in families.shard_groups(config)}
         if any(config.zero for config in choices)

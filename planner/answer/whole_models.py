@@ -60,7 +60,7 @@ class WholeModels:
     def _try(self, fitting: set[str]) -> None:
         """Simulate the strategies of one stage that are not among the fitting."""
         rows: dict[tuple[str, str, int], list[Family]] = {}
-        groups = self._setting.families.groups(lambda config: config.tensor * config.context * config.expert == 1)
+        groups = self._setting.families.groups(lambda config: config.whole_operators)
         for family in chain.from_iterable(each for each in groups if each.chunks == (1,)):
             if family.config.offload == "none":
                 name = strategy_of([family.config], is_line=True)

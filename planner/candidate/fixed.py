@@ -46,6 +46,7 @@ def fixed_candidate(evaluator: Evaluator, layers: Sequence[int] = ()) -> Candida
         space.recompute or "none",
         space.offload or "none",
         shard_group=space.shard_group or 0,
+        expert_tensor=space.expert_tensor or 0,
     )
     rows = trainer_layers(evaluator.atoms.graph, stages, layers)
     stage_of = {operator: stage for stage, row in enumerate(rows) for operator in row}

@@ -115,12 +115,12 @@ def _not_together(config: StageConfig) -> str:
     """Return which degrees of a stage the executor does not have together, with the way out; nothing where it does."""
     if config.zero == 1 and config.tensor > 1:
         return f"ZeRO-1 and tensor = {config.tensor} together; plan with --zero 0 or 2"
-    if config.zero == 1 and config.expert > 1:
+    if config.zero == 1 and config.num_expert_parts > config.tensor:
         return f"ZeRO-1 and expert = {config.expert} together; plan with --zero 0 or 2"
-    if config.expert not in (1, config.data):
+    if config.num_expert_parts not in (1, config.tensor, config.data * config.tensor):
         return (
             f"expert = {config.expert} among {config.data} replicas, and each replica has experts of its own in the "
-            "executor: plan with --expert 1, or as many as replicas"
+            "executor: plan with --expert 1, or as many as replicas (as ranks, with --expert-tensor 1)"
         )
     return ""
 

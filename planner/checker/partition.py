@@ -43,6 +43,13 @@ def configuration_problems(plan: Plan) -> Iterator[PlanProblem]:
                 f"stage {index}",
                 f"data x tensor x context is {degree}; the stage has the ranks {list(stage.ranks)}",
             )
+        parts = stage.config.expert * stage.config.expert_tensor
+        if degree % parts:
+            yield PlanProblem(
+                "rank",
+                f"stage {index}",
+                f"expert x expert_tensor is {parts}, which does not divide data x tensor x context = {degree}",
+            )
 
 
 def border_problems(plan: Plan) -> Iterator[PlanProblem]:

@@ -47,6 +47,7 @@ def import_job(args: argparse.Namespace) -> Answer:
         "chunks": len(plan.stages) // len(places_of(plan)),
         **{name: getattr(config, name) for name in ("data", "tensor", "context", "expert", "zero", "recompute")},
         "shard_group": config.shard_group or config.data,
+        "expert_tensor": config.expert_tensor,
         "sequence_parallel": config.sequence > 1,
         "offload": config.offload,
         "schedule": plan.schedule,

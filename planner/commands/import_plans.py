@@ -33,6 +33,7 @@ def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--batch", type=positive, metavar="B", help="megatron-layout: samples of one step (needed)")
     for name in ("data", "tensor", "context", "expert"):
         group.add_argument(f"--{name}", type=positive, default=1, metavar="N", help="degree of every stage (default 1)")
+    group.add_argument("--expert-tensor", type=positive, metavar="N", help="ranks that divide each expert (tensor)")
     group.add_argument("--sequence-parallel", action="store_true", help="as of plan")
     group.add_argument("--zero", type=int, choices=range(4), default=0, help="ZeRO stage of every stage (default 0)")
     group.add_argument("--recompute", choices=RECOMPUTE, default="none", help="of every stage (default none)")
@@ -70,7 +71,10 @@ def _config(args: argparse.Namespace) -> "StageConfig":
     from costmodel.stages.config import StageConfig
 
     sequence = args.tensor if args.sequence_parallel else 1
-    return StageConfig(args.data, args.tensor, sequence, args.context, args.expert, args.zero, args.recompute)
+    return StageConfig(
+        args.data, args.tensor, sequence, args.context, args.expert, args.zero, args.recompute,
+        expert_tensor=args.expert_tensor or 0,
+    )  # fmt: skip
 
 
 def _problem(args: argparse.Namespace, num_places: int, batch: int, target: str) -> "Problem":
@@ -80,7 +84,8 @@ def _problem(args: argparse.Namespace, num_places: int, batch: int, target: str)
     from planner.question.space import Space
 
     profile = read_profile(args.profile)
-    degrees = {name: getattr(args, name) for name in ("data", "tensor", "context", "expert", "zero", "recompute")}
+    names = ("data", "tensor", "context", "expert", "expert_tensor", "zero", "recompute")
+    degrees = {name: getattr(args, name) for name in names}
     return Problem(
         profile,
         read_cluster(args.cluster) if args.cluster else None,

@@ -27,7 +27,8 @@ DEGREES = {
     "data": "replicas",
     "tensor": "tensor-parallel ranks",
     "context": "ranks that divide the sequence",
-    "expert": "ranks that divide experts, of the data and context ones",
+    "expert": "ranks over which experts spread: data, context and tensor ones",
+    "expert-tensor": "ranks that divide each expert (default: the tensor ones, or search)",
 }
 
 HABITS = {

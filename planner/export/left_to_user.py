@@ -28,6 +28,8 @@ def left_to_you(plan: Plan, form: str) -> list[str]:
         for name in DEGREES
         if getattr(config, name) > 1 and not {"degrees", name} & said
     ]
+    folded = config.expert_tensor != config.tensor and "degrees" not in said
+    found += [f"expert tensor {config.expert_tensor}"] * folded
     found += ["sequence parallel norms"] * (config.sequence > 1 and "degrees" not in said)
     found += [f"ZeRO-{config.zero}"] * (config.zero > 0 and "zero" not in said)
     found += [f"shard groups of {config.shard_group}"] * (config.shard_group > 0 and "zero" not in said)

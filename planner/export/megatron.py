@@ -65,6 +65,7 @@ def facts(plan: Plan) -> Facts:
         "tensor": config.tensor,
         "context": config.context,
         "expert": config.expert,
+        "expert_tensor": config.expert_tensor if config.expert_tensor != config.tensor else False,
         "microbatch_size": plan.batch.microbatch_size,
         "global_batch": plan.batch.global_size,
         **RECOMPUTE.get(config.recompute, {}),

@@ -56,6 +56,8 @@ def settings(plan: Plan) -> dict[str, object]:
         "expert": config.expert,
         "recompute": config.recompute,
     }
+    if config.expert > 1 and config.expert_tensor > 1:
+        facts["expert_tensor"] = config.expert_tensor
     if len(plan.stages) == 1:
         facts["local_batch"] = plan.batch.microbatch_size
     else:

@@ -136,8 +136,10 @@ def job_of(cells: Cells, folder: Path) -> MeasuredJob:
     shared = degrees["stages"] * degrees["tensor"] * degrees["context"]
     data = _whole(cells, "data", max(1, devices // shared))
     group = _whole(cells, "shard_group", data)
+    inner = _whole(cells, "expert_tensor", degrees["tensor"])
     space = Space(
         **degrees,
+        expert_tensor=inner if inner != degrees["tensor"] else None,
         data=data,
         shard_group=group if group != data else None,
         sequence_parallel=_flag(cells, "sequence_parallel", otherwise=False),

@@ -1,7 +1,7 @@
 """The plan as one JSON file (``penstock-plan``), strictly read and atomically written.
 
-Version 2 adds what training the plan was made for, what it assumes, the ladder of strategies and the schedule's own
-options; version 1 is read with their defaults. Leaves out how plans are found (`planner.search`) and run (`executor`).
+Version 3 adds groups that share states and experts' own tensor degree to configurations; version 2 is read with their
+defaults. Leaves out how plans are found (`planner.search`) and run (`executor`).
 """
 
 import math
@@ -34,7 +34,7 @@ from planner.plan.parts import (
 )
 from planner.plan.whole import Plan
 
-PLAN_FORMAT, PLAN_VERSION = "penstock-plan", 2
+PLAN_FORMAT, PLAN_VERSION = "penstock-plan", 3
 
 
 def read_plan(path: str | Path) -> Plan:

@@ -26,11 +26,22 @@ def config_refusal(target: str, config: StageConfig, pipelined: bool) -> str:
         return f"ZeRO-{config.zero} in shard groups of {config.shard_group}, but ZeRO-3 of undivided replicas"
     if target == EXECUTOR and config.zero == 1 and config.tensor > 1:
         return "ZeRO-1 and tensor parallelism together"
-    if target == "torchtitan" and config.zero == 0 and config.context * config.tensor % config.expert:
-        return "expert parallelism without ZeRO-2 or 3"
+    if config.expert_tensor != config.tensor and target not in ("megatron", "torchtitan"):
+        return f"an expert tensor degree of {config.expert_tensor} beside a tensor degree of {config.tensor}"
+    if target == "torchtitan" and (why := _torchtitan_experts(config)):
+        return why
     if config.recompute not in recompute:
         return "recompute of some operators" if config.recomputed_operators else f"{config.recompute} recompute"
     return "" if config.offload in offload else f"offload of {config.offload}"
+
+
+def _torchtitan_experts(config: StageConfig) -> str:
+    """Return what of a division of experts torchtitan does not run: parts of experts are tensor ranks', or whole."""
+    if config.expert_tensor != config.tensor and (config.expert_tensor > 1 or config.expert == 1):
+        return f"an expert tensor degree of {config.expert_tensor} with {config.expert} expert-parallel ranks"
+    if config.zero == 0 and config.context * config.tensor % config.num_expert_parts:
+        return "expert parallelism without ZeRO-2 or 3"
+    return ""
 
 
 def _taken(target: str, pipelined: bool) -> tuple[Names, tuple[int, ...], Names, Names]:

@@ -245,7 +245,7 @@ def _config(node: Node, num_ranks: int) -> StageConfig:
         value = given.get(name, 1)
         inside *= value if isinstance(value, int) and value > 0 else 1
     config = StageConfig.from_node(Node({"data": max(1, num_ranks // inside), **given}, node.pointer, node.file))
-    size = config.data * config.tensor * config.context
+    size = config.num_ranks
     if size != num_ranks:
         node.fail(f"the stage has {num_ranks} ranks, and data x tensor x context are {size}; make the two equal")
     return config

@@ -23,7 +23,7 @@ class Space:
         Places in the pipeline.
     chunks : int
         Stages a place.
-    data, tensor, context, expert : int
+    data, tensor, context, expert, expert_tensor : int
         Degrees of parallelism of every stage.
     sequence_parallel : bool
         Tensor-parallel ranks divide norms, dropout and residuals along the sequence.
@@ -47,6 +47,7 @@ class Space:
     offload: str | None = None
     shard_group: int | None = None
     recompute_layers: int | None = None
+    expert_tensor: int | None = None
 
     def to_json(self) -> dict[str, object]:
         """Return what is fixed."""
@@ -86,10 +87,16 @@ class Space:
 
     def _check_pairs(self, num_devices: int) -> None:
         data, tensor, context = self.data or num_devices, self.tensor or num_devices, self.context or num_devices
-        if self.expert and self.expert > 1 and self.data and self.context and (data * context) % self.expert:
+        experts, parts = self.expert or 1, self.expert_tensor or 1
+        if self.data and self.tensor and self.context and (data * context * tensor) % (experts * parts):
             raise UsageError(
-                f"--expert {self.expert} does not divide data {data} x context {context}, the ranks over which experts "
-                f"spread; choose a divisor of {data * context}"
+                f"--expert {experts} x --expert-tensor {parts} does not divide data {data} x context {context} x "
+                f"tensor {tensor}, the ranks over which experts spread; choose divisors of {data * context * tensor}"
+            )
+        if self.expert_tensor and self.tensor and self.expert_tensor != tensor > 1 and self.sequence_parallel is False:
+            raise UsageError(
+                f"--expert-tensor {self.expert_tensor} is not --tensor {tensor}, so that experts take ranks' parts of "
+                "the sequence; give --sequence-parallel with it"
             )
         if self.sequence_parallel and tensor == 1:
             raise UsageError(

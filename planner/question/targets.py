@@ -117,11 +117,12 @@ def default_target(problem: Problem) -> tuple[str, str]:
         return ANY, ""
     space = problem.space
     config = StageConfig(
-        data=max(2, space.expert or 1),
+        data=2 * (space.expert or 1) * (space.expert_tensor or 1),
         tensor=space.tensor or 1,
         sequence=(space.tensor or 2) if space.sequence_parallel else 1,
         context=space.context or 1,
         expert=space.expert or 1,
+        expert_tensor=space.expert_tensor or 0,
         zero=space.zero or 0,
         recompute=space.recompute or "none",
         offload=space.offload or "none",

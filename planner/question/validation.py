@@ -51,8 +51,10 @@ def check_stages(space: Space, max_stages: int | None, num_pinned: int, graph: O
     if max_stages is not None and max_stages < num_pinned:
         raise UsageError(f"--max-stages {max_stages}, and the pins give {num_pinned} stages; drop one")
     works = [operator.work for operator in graph.operators]
-    if (space.expert or 1) > 1 and not any(work and work.experts for work in works):
-        raise UsageError(f"--expert {space.expert}, and {graph.name} has no experts; drop it")
+    asked = [f"--expert {space.expert}"] * ((space.expert or 1) > 1)
+    asked += [f"--expert-tensor {space.expert_tensor}"] * ((space.expert_tensor or 1) > 1)
+    if asked and not any(work and work.experts for work in works):
+        raise UsageError(f"{' and '.join(asked)}, and {graph.name} has no experts; drop it")
 
 
 def check_recompute_layers(planner: str, target: str, *, exact: bool) -> None:

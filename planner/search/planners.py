@@ -94,7 +94,7 @@ def _equal(problem: Problem, report: Report | None, weigh: Weigh) -> SearchOutco
     """Cut in equal parts; of what flags leave open, devices are stages and nothing else."""
     space = problem.space
     usual = {"data": 1, "tensor": 1, "context": 1, "expert": 1, "chunks": 1, "zero": 0, "recompute": "none",
-             "offload": "none", "sequence_parallel": False}  # fmt: skip
+             "offload": "none", "sequence_parallel": False, "expert_tensor": space.tensor or 1}  # fmt: skip
     fixed = {name: value for name, value in usual.items() if getattr(space, name) is None}
     if space.stages is not None and space.data is None:
         left = problem.num_devices // (space.stages * (space.tensor or 1) * (space.context or 1))

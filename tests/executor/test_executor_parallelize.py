@@ -87,6 +87,25 @@ def test_replicas_have_experts_of_their_own(ranks: RankPool, model: str, schedul
     assert (found["norm"], found["evaluated"]) == pytest.approx((expected["norm"], expected["evaluated"]), rel=1e-5)
 
 
+@pytest.mark.parametrize(
+    "degrees",
+    [{"num_stages": 1, "data": (2,), "tensor": (2,), "expert": 4}, {"num_stages": 2, "tensor": (2, 2), "expert": 2}],
+    ids=lambda row: " ".join(f"{name} {value}" for name, value in row.items()),
+)
+def test_tensor_ranks_have_experts_of_their_own(ranks: RankPool, degrees: dict) -> None:
+    """Experts spread over data and tensor ranks, or over tensor ranks alone: gradients and bytes are as planned.
+
+    Each lane sends its part of a micro-batch's tokens to as many experts as take each, and back, and so their
+    gradients: as `costmodel.stages.strategies.traffic` prices them.
+    """
+    options = {"model": MIXTRAL, "how": "folded", "expert_tensor": 1, **degrees}
+    assert ranks.run(jobs.errors, **options)[0]["gradient"] <= 1e-5
+    config = load_model(MIXTRAL, 8).module.config
+    tokens = load_model(MIXTRAL, 8).kwargs["input_ids"].numel()
+    rows = tokens * config.num_experts_per_tok * config.num_hidden_layers
+    assert sum(ranks.run(jobs.sent_to_experts, **options)) == 4 * rows * config.hidden_size * 4
+
+
 @pytest.mark.parametrize(("schedule", "zero"), [("graph-1f1b", 2), ("split", 3)])
 def test_stages_that_form_a_graph_divide_their_parameters(ranks: RankPool, schedule: str, zero: int) -> None:
     """Two stages without a border between them feed the one that joins them, which shares the first one's ranks."""

@@ -177,6 +177,7 @@ FIGURES = [
     ("a plan that is 2 % slower than the best", searched(best_step_time_ns=121), "search", "at most 1% above it"),
     ("a faster plan that is not the best", beside(120, best_step_time_ns=121), "search", "at most 1% above it"),
     ("degrees that are not the ranks", with_stage(PLAN, 1, config=StageConfig(data=2)), "rank", "the ranks [1]"),
+    ("experts on no whole number of ranks", with_stage(PLAN, 1, config=StageConfig(expert=2)), "rank", "not divide"),
     ("an action that costs more", with_stage(PLAN, 3, cost=replace(COST, forward_ns=11)), "time", "126 ns"),
     ("costs of too many actions", with_stage(PLAN, 3, cost=replace(COST, forward_ns=(10, 10, 10))), "cost", "3 values"),
     ("an uneven multiple", with_stage(PLAN, 3, microbatch_multiple=3), "batch", "3 micro-batches at a time"),

@@ -200,6 +200,7 @@ def as_flags(problem: Problem, found: Plan) -> Problem:
     space = Space(
         places, len(found.stages) // places, config.data, config.tensor, config.sequence > 1, config.context,
         config.expert, config.zero if config.data * config.context > 1 else None, config.recompute, config.offload,
+        expert_tensor=config.expert_tensor if config.expert_tensor != config.tensor else None,
     )  # fmt: skip
     planner = "chain" if relays(problem, found) else "ours"
     size = found.batch.microbatch_size

@@ -192,7 +192,7 @@ def _owned(graph: OperatorGraph, groups: Sequence[Sequence[str]]) -> list[set[st
     ]
 
 
-def with_lanes(plan: Plan, tensor: Sequence[int]) -> Plan:
+def with_lanes(plan: Plan, tensor: Sequence[int], expert_tensor: int = 0) -> Plan:
     """Put each replica of stage s on ``tensor[s]`` ranks, which do the same; every rank has one stage."""
     sizes = {rank: tensor[s] for s, stage in enumerate(plan.stages) for rank in stage.ranks}
     ends = list(accumulate(sizes[rank] for rank in sorted(sizes)))
@@ -209,7 +209,7 @@ def with_lanes(plan: Plan, tensor: Sequence[int]) -> Plan:
             replace(
                 stage,
                 ranks=tuple(rank for lead in stage.ranks for rank in block[lead]),
-                config=replace(stage.config, tensor=tensor[s]),
+                config=replace(stage.config, tensor=tensor[s], expert_tensor=expert_tensor),
             )
             for s, stage in enumerate(plan.stages)
         ),

@@ -94,7 +94,7 @@ class Build:
 
     def whole_work_ns(self, degrees: Degrees, groups: StageGroups) -> tuple[int, int]:
         """Return what all operators take together of F, and of I and W: one of each kind is priced."""
-        inside = (degrees, groups.tensor, groups.context, groups.expert)
+        inside = (degrees, groups.inside)
         if inside not in self._works:
             self._works[inside] = self._whole_work_ns(degrees, groups)
         return self._works[inside]
@@ -209,7 +209,7 @@ class VectorCache:
         self._vectors: dict[object, Vectors] = {}
         self._times: dict[object, tuple[TimeVectors, list[Item]]] = {}
         self._items: dict[Degrees, list[Item]] = {}
-        self._weights: dict[tuple[int, int], Weights] = {}
+        self._weights: dict[tuple[int, int, int], Weights] = {}
         self._again: dict[tuple[Degrees, str | tuple[str, ...]], int] = {}
         self._running: dict[str | tuple[str, ...], list[bool]] = {}
 
@@ -218,7 +218,7 @@ class VectorCache:
 
         Operators that cannot be divided so are taken whole: `why_whole` tells, and stages that hold them are refused.
         """
-        inside = (degrees, groups.tensor, groups.context, groups.expert)
+        inside = (degrees, groups.inside)
         if (inside, recompute) not in self._vectors:
             self._vectors[inside, recompute] = self._make(degrees, recompute, groups)
         return self._vectors[inside, recompute]
@@ -268,14 +268,14 @@ class VectorCache:
 
     def weights(self, degrees: Degrees) -> Weights:
         """Return what operators' parameters take on one rank."""
-        shards = (degrees.tensor, degrees.expert)
+        shards = (degrees.tensor, degrees.expert, degrees.expert_tensor)
         if shards not in self._weights:
             graph = self._build.model.profile.graph
             self._weights[shards] = weights_of(graph, self._build.training, degrees, self._build.accumulation)
         return self._weights[shards]
 
     def _known_times(self, degrees: Degrees, groups: StageGroups) -> tuple[TimeVectors, list[Item]]:
-        inside = (degrees, groups.tensor, groups.context, groups.expert)
+        inside = (degrees, groups.inside)
         if inside not in self._times:
             self._times[inside] = _times(self._build, degrees, groups)
         return self._times[inside]

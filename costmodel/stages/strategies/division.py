@@ -1,7 +1,8 @@
 """How one configuration divides operators, tensors and parameters among the ranks of a stage.
 
 Sources: Shoeybi et al., Megatron-LM, 2019 (tensor); Korthikanti et al., 2022 (sequence); Liu et al., Ring Attention,
-2023 (context); Lepikhin et al., GShard, 2020 (expert). Parts that do not come out even are rounded up. Leaves out
+2023 (context); Lepikhin et al., GShard, 2020 (expert); Liu et al., MoE Parallel Folding, 2025 (experts over tensor
+ranks). Parts that do not come out even are rounded up. Leaves out
 uneven loads of experts and of the causal mask's halves (both balanced by trainers of today to a few per cent).
 """
 
@@ -21,12 +22,19 @@ ALONG_SEQUENCES = ("convolution", "scan")
 
 @dataclass(frozen=True, slots=True)
 class Degrees:
-    """Into how many parts tensor, sequence, context and expert parallelism divide."""
+    """Into how many parts tensor, sequence, context and expert parallelism divide.
+
+    ``expert_tensor`` parts of each expert; 0 stands for the tensor degree.
+    """
 
     tensor: int = 1
     sequence: bool = False
     context: int = 1
     expert: int = 1
+    expert_tensor: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "expert_tensor", self.expert_tensor or self.tensor)
 
     @classmethod
     def of(cls, config: StageConfig, sequence_parallel: bool) -> "Degrees":
@@ -35,25 +43,31 @@ class Degrees:
         Raises
         ------
         UsageError
-            On another sequence degree, or more expert parts than ranks that hold copies.
+            On another sequence degree, or parts of experts that the ranks do not hold alike.
         """
         if config.sequence not in (1, config.tensor):
             raise UsageError(
                 f"config.sequence is {config.sequence}; sequence parallelism divides among the tensor-parallel ranks: "
                 f"1 or {config.tensor}"
             )
-        if (config.data * config.context) % config.expert:
+        spread = config.num_ranks // config.expert_tensor
+        if spread % config.expert:
             raise UsageError(
-                f"config.expert is {config.expert}; experts spread over the data and context ranks, data "
-                f"{config.data} x context {config.context} here: choose a divisor of {config.data * config.context}"
+                f"config.expert is {config.expert}; experts spread over data {config.data} x context {config.context} "
+                f"x tensor {config.tensor} ranks, / expert_tensor {config.expert_tensor}: choose a divisor of {spread}"
             )
         sequence = config.tensor > 1 and (sequence_parallel or config.sequence > 1)
-        return cls(config.tensor, sequence, config.context, config.expert)
+        if config.expert_tensor != config.tensor > 1 and not sequence:
+            raise UsageError(
+                f"config.expert_tensor is {config.expert_tensor} and tensor {config.tensor}; experts that tensor ranks "
+                "do not divide alike take their parts of the sequence: give --sequence-parallel"
+            )
+        return cls(config.tensor, sequence, config.context, config.expert, config.expert_tensor)
 
     @property
     def whole(self) -> bool:
         """Whether operators stay as they are."""
-        return self.tensor == self.context == self.expert == 1
+        return self.tensor == self.context == self.expert == self.expert_tensor == 1
 
 
 def why_whole(operator: Operator, degrees: Degrees) -> str:
@@ -115,7 +129,9 @@ def divided_along(graph: OperatorGraph, position: int, degrees: Degrees) -> int 
     work = graph.operators[position].work
     if work is None or output_parts(graph, position, degrees) == 1:
         return None
-    return -1 if output_parts(graph, position, replace(degrees, sequence=False, context=1)) > 1 else 1
+    wide = degrees.expert_tensor if work.split == "expert" else degrees.tensor
+    within = work.split in WITHIN_TENSOR or (work.split == "expert" and feeds_experts(graph, position))
+    return -1 if within and wide > 1 else 1
 
 
 def feeds_experts(graph: OperatorGraph, position: int) -> bool:
@@ -132,7 +148,7 @@ def parameter_parts(parameter: Parameter, reader: Operator, degrees: Degrees) ->
     """Return into how many parts a reader divides its parameter; a row's bias is whole on each rank."""
     split = reader.work.split if reader.work else "whole"
     if split == "expert":
-        return degrees.tensor * degrees.expert
+        return degrees.expert_tensor * degrees.expert
     divided = split == "column" or (split == "row" and len(parameter.shape) > 1)
     return degrees.tensor if divided else 1
 
@@ -151,6 +167,8 @@ def divided_work(work: Work, degrees: Degrees, within: bool) -> Work:
         return replace(work, tokens=tokens, heads=ceil(work.heads, parts), kv_heads=ceil(work.kv_heads, parts))
     if work.split == "expert":
         experts = ceil(work.experts, degrees.expert) if work.experts else 0
+        parts = degrees.expert_tensor
+        tokens = ceil(work.tokens * parts, degrees.context * degrees.tensor)
         inner, outer = (work.inner, ceil(work.outer, parts)) if within else (ceil(work.inner, parts), work.outer)
         return replace(work, tokens=tokens, experts=experts, inner=inner, outer=outer)
     if work.split in WITHIN_TENSOR:

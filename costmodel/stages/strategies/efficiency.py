@@ -61,7 +61,7 @@ class Efficiency:
                 self._rows[degrees] = self._kernel_launch.divided(alone)
             return self._rows[degrees][position]
         operator = self._model.profile.graph.operators[position]
-        if degrees.expert > 1 and not is_expert(operator) and not self._measured_as(operator):
+        if not is_expert(operator) and not self._measured_as(operator):
             degrees = _without_experts(degrees)
         key = (self.alike[position], degrees)
         if key not in self._known:
@@ -205,8 +205,9 @@ class Efficiency:
         if operator.work is None or degrees.context * degrees.expert > 1 or self._asked != self._profiled:
             return None
         work = operator.work
+        parts = degrees.expert_tensor if is_expert(operator) else degrees.tensor
         cut = "heads" if work.kind == "attention" and work.split in WITHIN_TENSOR else work.split
-        rows = self._measured.get(operator.name, {}).get(f"{degrees.tensor}/{cut}")
+        rows = self._measured.get(operator.name, {}).get(f"{parts}/{cut}")
         if rows is None:
             return None
         forward, inputs, weights = (self._model.at(row) for row in rows)
@@ -216,7 +217,7 @@ class Efficiency:
 @lru_cache(maxsize=4096)
 def _without_experts(degrees: Degrees) -> Degrees:
     """Return degrees as operators that are no experts see them."""
-    return replace(degrees, expert=1)
+    return replace(degrees, expert=1, expert_tensor=degrees.tensor)
 
 
 def _balanced(divided: Work, work: Work) -> Work:

@@ -1,7 +1,8 @@
 """Which ranks of a stage talk to each other in each kind of parallelism.
 
-A stage's ranks are numbered tensor innermost, then context, then data, as Megatron orders them; experts spread over
-the copies (context and data) that hold the same tensor part. Of several groups alike in kind the slowest counts.
+A stage's ranks are numbered tensor innermost, then context, then data, as Megatron orders them; experts' own grid lies
+over the same ranks: parts of an expert innermost, then the ranks of other experts, then copies. Of several groups alike
+in kind the slowest counts.
 """
 
 from collections.abc import Iterable, Sequence
@@ -28,11 +29,13 @@ class StageGroups:
     Attributes
     ----------
     tensor, context, expert : tuple of int
+    expert_tensor : tuple of int
+        Ranks that hold parts of the same experts.
     replicas : tuple of int
         Ranks that hold the same part of the weights (data and context) and divide its states under ZeRO: all of them,
         or a shard group. They sum gradients.
     expert_replicas : tuple of int
-        Those of them that hold the same experts.
+        Ranks that hold the same part of the same experts, and divide its states, as `replicas` do.
     across : tuple of int
         Ranks that hold the same part of the states, one of each shard group: they sum what their groups have summed.
     """
@@ -43,6 +46,12 @@ class StageGroups:
     replicas: Ranks
     expert_replicas: Ranks
     across: Ranks
+    expert_tensor: Ranks
+
+    @property
+    def inside(self) -> tuple[Ranks, ...]:
+        """Ranks that send each other values within an action."""
+        return self.tensor, self.context, self.expert, self.expert_tensor
 
 
 class GroupFinder:
@@ -50,7 +59,7 @@ class GroupFinder:
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
-        self._known: dict[tuple[Ranks, int, int, int, int], StageGroups] = {}
+        self._known: dict[tuple[Ranks, int, int, int, int, int], StageGroups] = {}
 
     def of(self, ranks: Sequence[int], config: StageConfig) -> StageGroups:
         """Return the groups of a stage.
@@ -65,26 +74,30 @@ class GroupFinder:
                 f"{len(ranks)} ranks for data {config.data} x tensor {config.tensor} x context {config.context}; "
                 "their product is the number of a stage's ranks"
             )
-        key = (tuple(ranks), config.tensor, config.context, config.expert, config.num_sharers)
+        experts = config.expert, config.expert_tensor
+        key = (tuple(ranks), config.tensor, config.context, *experts, config.num_sharers)
         if key not in self._known:
-            Degrees.of(config, False)  # experts that the copies do not divide have no groups
+            Degrees.of(config, True)  # experts that the ranks do not hold alike have no groups
             alike = (self.canonical(ranks), *key[1:])  # so do their groups lie on the links
             if alike not in self._known:
                 self._known[alike] = self._groups(*alike)
             self._known[key] = self._known[alike]
         return self._known[key]
 
-    def _groups(self, ranks: Ranks, tensor: int, context: int, expert: int, sharers: int) -> StageGroups:
+    def _groups(self, ranks: Ranks, tensor: int, context: int, expert: int, inner: int, sharers: int) -> StageGroups:
         copies = [ranks[i::tensor] for i in range(tensor)]
         shards = [row[i : i + sharers] for row in copies for i in range(0, len(row), sharers)]
-        several = len(shards) > tensor
+        several, held = len(shards) > tensor, expert * inner
+        together = [ranks[i : i + held] for i in range(0, len(ranks), held)]
+        sharing = [ranks[i : i + tensor * sharers] for i in range(0, len(ranks), tensor * sharers)]
         return StageGroups(
             self._slowest(ranks[i : i + tensor] for i in range(0, len(ranks), tensor)),
             self._slowest(row[i : i + context] for row in copies for i in range(0, len(row), context)),
-            self._slowest(row[i : i + expert] for row in copies for i in range(0, len(row), expert)),
+            self._slowest(row[i::inner] for row in together for i in range(inner)),
             self._slowest(shards),
-            self._slowest(row[i::expert] for row in shards for i in range(expert)),
+            self._slowest(row[i::held] for row in sharing for i in range(held)),
             self._slowest(row[i::sharers] for row in copies for i in range(sharers)) if several else ranks[:1],
+            self._slowest(ranks[i : i + inner] for i in range(0, len(ranks), inner)),
         )
 
     def _slowest(self, groups: Iterable[Ranks]) -> Ranks:

@@ -204,7 +204,8 @@ class MemoryModel:
     def _communicators(self, sharding: StageSharding) -> int:
         """Return what NCCL takes for the groups in which a stage's rank sums and gathers, at most."""
         groups = sharding.groups
-        own = (groups.tensor, groups.context, groups.expert, groups.replicas, groups.across)
+        inside = groups.inside if groups.expert_tensor != groups.tensor else groups.inside[:-1]
+        own = (*inside, groups.replicas, groups.across)
         kinds = sum(len(group) > 1 for group in own)
         return kinds * COMMUNICATOR_BYTES * self.build.cuda
 

@@ -2,7 +2,8 @@
 
 Sharding over the ranks that hold copies: Rajbhandari et al., ZeRO, 2020, Figure 1: stage 1 divides optimizer states
 (master weights among them), stage 2 gradients too, stage 3 (FSDP) parameters too. Experts are sharded over the ranks
-that hold the same experts. Offload to the host: Ren et al., ZeRO-Offload, 2021. Leaves out padding of shards.
+that hold the same part of the same experts. Offload to the host: Ren et al., ZeRO-Offload, 2021. Leaves
+out padding of shards.
 """
 
 from dataclasses import dataclass, replace

@@ -17,8 +17,11 @@ DEVICE_TERMS = ("matmul", "grouped", "attention", "memory")
 """Kinds of work on the device; products of experts in one kernel are grouped."""
 SENT_TERMS = ("scaleup", "network")
 """Links on which is sent."""
-EXPERTS, RING = ("dispatch", "combine"), ("ring",)
-"""First words of what ranks that divide experts, and sequences, send."""
+GROUP_OF = {
+    "dispatch": "expert", "combine": "expert", "to experts": "expert_tensor", "from experts": "expert_tensor",
+    "ring": "context",
+}  # fmt: skip
+"""The group that sends, by the first words of what is sent; the others are sent among tensor-parallel ranks."""
 
 Pair = tuple[tuple[int, ...], tuple[int, ...]]
 
@@ -85,8 +88,7 @@ def _sent(rows: Iterable[Mapping[object, int]], groups: StageGroups, cluster: Cl
     for key, ns in once.items():
         word = key[0] if isinstance(key, tuple) else ""
         if word != "own":
-            group = groups.expert if word in EXPERTS else groups.context if word in RING else groups.tensor
-            found[_link(group, cluster)] += ns
+            found[_link(getattr(groups, GROUP_OF.get(word, "tensor")), cluster)] += ns
     return found
 
 

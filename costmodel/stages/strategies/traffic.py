@@ -25,7 +25,7 @@ from costmodel.stages.strategies.division import WITHIN_TENSOR, Degrees, ceil, f
 from costmodel.stages.strategies.groups import Ranks, StageGroups
 from costmodel.stages.strategies.shared_sums import Item
 
-OF_TENSORS = ("entering", "dispatch")
+OF_TENSORS = ("entering", "to experts", "dispatch")
 """What is sent once for all operators that read a tensor."""
 LOSS_SUMS = 3
 """All-reduces of a loss over a divided vocabulary: largest logit, sum of exponentials, the target's logit."""
@@ -37,6 +37,26 @@ class Reads:
 
     read: tuple[tuple[int, ...], ...]
     made: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Among:
+    """Ranks that divide the width of operators, and what they send each other on the way in and out.
+
+    They pass on `parts` of every `of` of a block's values: all of them, or of experts' rows those that are theirs.
+    Where they `gather`, each has other rows before and after.
+    """
+
+    entering: str
+    leaving: str
+    group: Ranks
+    parts: int
+    of: int
+    gathers: bool
+
+    def part(self, block_bytes: int) -> int:
+        """Return what of a block's bytes passes among them."""
+        return ceil(block_bytes * self.parts, self.of)
 
 
 @dataclass(frozen=True)
@@ -107,10 +127,12 @@ class Traffic:
         self, position: int, work: Work, read: Sequence[int], times: Times
     ) -> Iterator[tuple[object, int, int, int]]:
         """Yield (key, ns in F, ns in I, bytes held gathered) of one operator."""
-        if self.degrees.tensor > 1:
+        among = self._among(work)
+        if len(among.group) > 1:
             yield from self._entering(position, work, read, times)
             if work.split == "row" or (work.split == "expert" and not feeds_experts(self.graph, position)):
-                yield ("leaving", position), *self._leaving(self._output_bytes(position))
+                yield (among.leaving, position), *self._leaving(among, self._output_bytes(position))
+        if self.degrees.tensor > 1:
             size = 4 * ceil(work.tokens, self.degrees.context) * self.microbatch_size
             if work.kind == "norm" and work.split == "column":
                 summed = all_reduce_ns(self.cluster, self.groups.tensor, size)
@@ -126,10 +148,19 @@ class Traffic:
         whole = max((self.sizes[i] for i in self.reads.made[position]), default=0)
         return ceil(whole, self.degrees.context)
 
-    def _leaving(self, size_bytes: int) -> tuple[int, int, int]:
+    def _among(self, work: Work) -> Among:
+        """Return the ranks that divide an operator's width, and how much of a block's values passes among them."""
+        degrees = self.degrees
+        if work.split != "expert":
+            return Among("entering", "leaving", self.groups.tensor, 1, 1, gathers=degrees.sequence)
+        inner, alike = degrees.expert_tensor, degrees.expert_tensor == degrees.tensor
+        gathers = degrees.sequence or not alike
+        return Among("to experts", "from experts", self.groups.expert_tensor, inner, degrees.tensor, gathers=gathers)
+
+    def _leaving(self, among: Among, block_bytes: int) -> tuple[int, int, int]:
         """Price the sum of a row operator's parts."""
-        group = self.groups.tensor
-        if not self.degrees.sequence:
+        group, size_bytes = among.group, among.part(block_bytes)
+        if not among.gathers:
             return all_reduce_ns(self.cluster, group, size_bytes), 0, 0
         back = all_gather_ns(self.cluster, group, size_bytes)
         return reduce_scatter_ns(self.cluster, group, size_bytes), back, size_bytes
@@ -143,6 +174,7 @@ class Traffic:
         """
         if work.split not in ("column", "expert"):
             return
+        among = self._among(work)
         routed = work.split == "expert" and self.graph.operators[position].trainable
         for index in read:
             tensor = self.graph.tensors[index]
@@ -151,17 +183,19 @@ class Traffic:
             source = self.graph.operators[self.graph.index[tensor.producer]].work
             if source is None or source.split in WITHIN_TENSOR or self._among_experts(tensor):
                 continue
-            size = ceil(self.sizes[index], self.degrees.context)
-            key = (f"entering {index}", position) if self.alone else ("entering", index)
-            yield key, *self._entrance(size, source.split, tensor.gradient, times)
+            size = among.part(ceil(self.sizes[index], self.degrees.context))
+            key = (f"{among.entering} {index}", position) if self.alone else (among.entering, index)
+            gathers = among.gathers and source.split != "whole"
+            yield key, *self._entrance(among.group, size, gathers, tensor.gradient, times)
 
     def _among_experts(self, tensor: Tensor) -> bool:
         source = self.graph.operators[self.graph.index[tensor.producer]].work
         return source is not None and source.split == "expert"
 
-    def _entrance(self, size_bytes: int, split: str, gradient: bool, times: Times) -> tuple[int, int, int]:
-        group = self.groups.tensor
-        if not self.degrees.sequence or split == "whole":
+    def _entrance(
+        self, group: Ranks, size_bytes: int, gathers: bool, gradient: bool, times: Times
+    ) -> tuple[int, int, int]:
+        if not gathers:
             back = all_reduce_ns(self.cluster, group, size_bytes) if gradient else 0
             return 0, self._exposed(back, times[2]), 0
         there = all_gather_ns(self.cluster, group, size_bytes)

@@ -124,13 +124,6 @@ def stages_by_parts(rows: list[list[str]], graph: OperatorGraph) -> Stages:
     return tuple(map(tuple, stages))
 
 
-def expert_degree(facts: Facts, tensor: int) -> int:
-    """Return over how many ranks experts are spread; their own tensor degree is not priced."""
-    if facts.count("expert_tensor", tensor) != tensor:
-        facts.leave("expert_tensor", "experts are priced as divided by the tensor degree of their stage")
-    return facts.count("expert", 1, 1)
-
-
 def check_experts(facts: Facts, graph: OperatorGraph) -> None:
     """Refuse experts that the model does not have.
 

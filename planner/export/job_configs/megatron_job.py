@@ -12,7 +12,6 @@ from costmodel.stages.config import StageConfig
 from planner.export.job_configs.facts import Facts
 from planner.export.job_configs.interpreted import (
     TodaysJob,
-    expert_degree,
     layers_of,
     optimizer_of,
     precision_of,
@@ -50,7 +49,8 @@ def megatron_job(facts: Facts, graph: OperatorGraph, given_world: int, unsaid: s
         tensor=tensor,
         sequence=tensor if facts.flag("sequence_parallel") and tensor > 1 else 1,
         context=context,
-        expert=expert_degree(facts, tensor),
+        expert=facts.count("expert", 1, 1),
+        expert_tensor=facts.count("expert_tensor", tensor, 1),
         zero=_zero(facts) if data * context > 1 else 0,
         recompute=_recompute(facts),
         offload="optimizer" if facts.flag("offload_optimizer") else "none",

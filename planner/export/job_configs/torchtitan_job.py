@@ -14,7 +14,6 @@ from planner.export.job_configs.facts import Facts
 from planner.export.job_configs.interpreted import (
     Stages,
     TodaysJob,
-    expert_degree,
     layers_of,
     optimizer_of,
     replicas,
@@ -66,7 +65,8 @@ def torchtitan_job(facts: Facts, graph: OperatorGraph, given_world: int, folder:
         tensor=tensor,
         sequence=tensor if facts.flag("sequence_parallel", True) and tensor > 1 else 1,
         context=context,
-        expert=expert_degree(facts, tensor),
+        expert=facts.count("expert", 1, 1),
+        expert_tensor=_expert_tensor(facts),
         zero=_zero(facts, shard * context, places),
         recompute=facts.text("recompute", "selective", ("selective", "full", "none")),
         offload="parameters" if facts.flag("cpu_offload") else "none",
@@ -89,6 +89,14 @@ def torchtitan_job(facts: Facts, graph: OperatorGraph, given_world: int, folder:
         {},
         orders,
     )
+
+
+def _expert_tensor(facts: Facts) -> int:
+    """Return how many ranks divide each expert; 0 for the tensor ranks, as where experts do not spread."""
+    if facts.count("expert", 1, 1) > 1:
+        return facts.count("expert_tensor", 1, 1)
+    facts.leave("expert_tensor", "torchtitan reads it with expert parallelism alone")
+    return 0
 
 
 def _zero(facts: Facts, shard: int, places: int) -> int:

@@ -75,11 +75,7 @@ def _left_out(plan: Plan) -> Iterator[str]:
     sums = [i for i, stage in enumerate(plan.stages) if _sum_ns(stage, plan.cluster) != stage.cost.reduce_ns]
     if sums:
         yield f"sums of gradients of the stages {_some(sums)} take as long as before: the file lacks their bytes"
-    inside = [
-        i
-        for i, stage in enumerate(plan.stages)
-        if stage.config.tensor * stage.config.context * stage.config.expert > 1 or stage.config.gathers
-    ]
+    inside = [i for i, stage in enumerate(plan.stages) if not stage.config.whole_operators or stage.config.gathers]
     if inside:
         yield f"what ranks of the stages {_some(inside)} send each other within F and B takes as long as before"
 

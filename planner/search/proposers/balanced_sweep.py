@@ -173,7 +173,7 @@ class BalancedSweep:
 
         if not too_much(by_stage(partition, cuts.paces_ns)):
             return False
-        if family.config.tensor * family.config.context * family.config.expert == 1:
+        if family.config.whole_operators:
             return True
         rows: list[list[int]] = [[] for _ in range(max(partition) + 1)]
         for stage, members in zip(partition, cuts.atoms.members, strict=True):

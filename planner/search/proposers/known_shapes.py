@@ -191,7 +191,7 @@ class FirstPlans:
         rows = table.rows
         fits = np.flatnonzero(table.memory_bytes <= limit_bytes)
         pipeline = rows.places, rows.chunks, rows.device_permutation
-        keys = rows.tensor, rows.context, rows.expert, rows.data, rows.size, *pipeline
+        keys = rows.tensor, rows.context, rows.expert, rows.expert_tensor, rows.data, rows.size, *pipeline
         # full recompute after every ZeRO, offload after all: the first of a shape is the plainest
         # a host's replicas divide states only where that is estimated to be faster
         plain = np.lexsort((rows.shard_group[fits] == 0, rows.zero[fits], rows.recompute[fits], rows.offload[fits]))
@@ -206,7 +206,8 @@ class FirstPlans:
         for row in table.by_estimate(self._limit_bytes, step_ns):
             if CERTAIN * step_ns[row] > self._best_ns:
                 return
-            columns = rows.tensor, rows.places, rows.chunks, rows.expert, rows.device_permutation
+            experts = rows.expert, rows.expert_tensor
+            columns = rows.tensor, rows.places, rows.chunks, *experts, rows.device_permutation
             key = tuple(int(column[row]) for column in columns)
             number[key] = number.get(key, 0) + 1
             if number[key] <= NUM_ALIKE:

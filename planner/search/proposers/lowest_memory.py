@@ -155,8 +155,7 @@ def _saving(prepared: PreparedProblem, pool: CandidatePool) -> list[Family]:
         config = family.config
         pipelined = prepared.families.max_pipeline_stages(family) > 1
         if pool.runs_config(config, pipelined=pipelined):
-            degrees = config.data, config.tensor, config.sequence, config.context, config.expert
-            rows.setdefault(degrees, []).append(family)
+            rows.setdefault(config.division, []).append(family)
 
     def saved(family: Family) -> tuple[int, ...]:
         config = family.config

@@ -8,7 +8,6 @@ from dataclasses import replace
 from functools import partial
 from operator import itemgetter
 
-from costmodel.stages.config import StageConfig
 from planner.candidate.order import WITHIN_LIMIT
 from planner.graph.atoms import Partition
 from planner.search.proposers.balanced_partitions import balanced_partitions
@@ -108,8 +107,7 @@ class SplitSiblings(Subsolver):
     def _near(self, best: Family) -> Iterator[Family]:
         """Yield the families that differ from one in stages a rank, or in the size of micro-batches alone."""
         families, config = self.state.prepared.families, best.config
-        degrees = StageConfig(config.data, config.tensor, config.sequence, config.context, config.expert)
-        looped = (replace(best, chunks=number) for number in families.numbers_of_chunks(degrees))
+        looped = (replace(best, chunks=number) for number in families.numbers_of_chunks(config))
         sizes = self.state.problem.microbatch_sizes_of(config.data)
         for family in (*looped, *(replace(best, microbatch_size=size) for size in sizes)):
             if family != best and families.holds(family):

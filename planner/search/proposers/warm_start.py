@@ -162,9 +162,7 @@ def _refusals(prepared: PreparedProblem, pool: CandidatePool, each: Evaluated, f
 def _is_varied(prepared: PreparedProblem, found: Candidate) -> bool:
     """Whether it is what replicas by stage, or another placing of its stages, may come to."""
     plain = all(
-        place.microbatch_multiple == 1
-        and place.config.offload == "none"
-        and place.config.tensor == place.config.context == place.config.expert == 1
+        place.microbatch_multiple == 1 and place.config.offload == "none" and place.config.whole_operators
         for place in found.places
     )
     sizes = prepared.problem.microbatch_sizes_of(1)
@@ -193,7 +191,7 @@ def _nearest(old: Plan, prepared: PreparedProblem) -> list[Family]:
     """Return families into whose places the old cut goes, the least different first, then those with most devices."""
     stage, problem, num_stages = old.stages[0], prepared.problem, len(old.stages)
     chunks = num_stages // _num_places(old)
-    names = ("tensor", "sequence", "context", "expert", "zero", "shard_group", "recompute", "offload")
+    names = ("tensor", "sequence", "context", "expert", "expert_tensor", "zero", "shard_group", "recompute", "offload")
 
     def differences(family: Family) -> tuple[int, ...]:
         unlike = [getattr(family.config, name) != getattr(stage.config, name) for name in names]

@@ -99,7 +99,8 @@ class View:
             plain = {"tensor": 1, "sequence": 1, "context": 1, "expert": 1, "recompute": "none", "offload": "none"}
             space = self.prepared.problem.space
             closed = {n: v for n, v in plain.items() if n not in free and getattr(space, n, None) is None}
-            if all(getattr(usual, name) == value for name, value in closed.items()):
+            alike = space.expert_tensor is not None or usual.expert_tensor == usual.tensor
+            if alike and all(getattr(usual, name) == value for name, value in closed.items()):
                 found[usual] = None
         yield from found
 

@@ -43,6 +43,7 @@ def not_taken(problem: Problem) -> list[str]:
     given = {
         "--stages": space.stages, "--max-stages": problem.max_stages, "--chunks": space.chunks not in (None, 1),
         "--context": space.context not in (None, 1), "--expert": space.expert not in (None, 1),
+        "--expert-tensor": space.expert_tensor not in (None, space.tensor or 1),
         "--sequence-parallel": space.sequence_parallel, "--offload": space.offload not in (None, "none"),
         "[[stage]] in --pin": pins.stages if pins else (),
     }  # fmt: skip

@@ -7,9 +7,10 @@ sums here, which count once for each stage what several of its operators share.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from hashlib import sha256
+from math import lcm
 from typing import NamedTuple
 
 import numpy as np
@@ -33,6 +34,7 @@ class OperatorDegrees(NamedTuple):
     sequence: int = 1
     context: int = 1
     expert: int = 1
+    expert_tensor: int = 1
 
 
 @dataclass(frozen=True)
@@ -248,6 +250,7 @@ class DivisionPrices:
 
 def _placed(division: OperatorDegrees, recompute: str) -> tuple[StageConfig, tuple[int, ...]]:
     """Return a division on as few ranks as it needs."""
-    copies = -(-division.expert // division.context)
-    ranks = tuple(range(division.tensor * division.context * copies))
-    return StageConfig(copies, *division, recompute=recompute), ranks
+    block = division.tensor * division.context
+    ranks = tuple(range(lcm(block, division.expert * division.expert_tensor)))
+    config = StageConfig(len(ranks) // block, *division[:-1], expert_tensor=division.expert_tensor)
+    return replace(config, recompute=recompute), ranks

@@ -47,7 +47,7 @@ class Family:
     @property
     def devices_per_stage(self) -> int:
         """Devices that one pipeline position has."""
-        return self.config.data * self.config.tensor * self.config.context
+        return self.config.num_ranks
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +76,7 @@ class FamilyGroup:
     @property
     def num_ranks(self) -> int:
         """Ranks of a place."""
-        config = self.configs[0]
-        return config.data * config.tensor * config.context
+        return self.configs[0].num_ranks
 
     def __iter__(self) -> Iterator[Family]:
         for config, chunks, permutation in product(self.configs, self.chunks, range(self.num_device_permutations)):
@@ -98,7 +97,7 @@ class FamilySpace:
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.dropped, self.not_run = Dropped(), ""
-        self._divided: dict[tuple[int, int, int], bool] = {}
+        self._divided: dict[tuple[int, ...], bool] = {}
         self._chunks: dict[int, tuple[int, ...]] = {}
         self._run: dict[StageConfig, tuple[StageConfig, ...]] = {}
 
@@ -123,7 +122,7 @@ class FamilySpace:
     def holds(self, family: Family) -> bool:
         """Whether the space has such a family."""
         config = family.config
-        degrees = StageConfig(config.data, config.tensor, config.sequence, config.context, config.expert)
+        degrees = config.degrees
         return (
             degrees in self._known_degrees
             and config in self._run_with(degrees)
@@ -258,17 +257,16 @@ class FamilySpace:
         for tensor in self._degree("tensor", num):
             for context in self._degree("context", num // tensor):
                 for data in self._datas(num // (tensor * context)):
-                    for expert in self._experts(data * context):
-                        for sequence in self._sequences(tensor):
-                            config = StageConfig(data, tensor, sequence, context, expert)
-                            if wanted(config) and self._divides(tensor, context, expert):
+                    for sequence in self._sequences(tensor):
+                        for expert, inner in self._experts(data * context * tensor, tensor, sequence):
+                            config = StageConfig(data, tensor, sequence, context, expert, expert_tensor=inner)
+                            if wanted(config) and self._divides(config):
                                 yield config
 
-    def _divides(self, tensor: int, context: int, expert: int) -> bool:
+    def _divides(self, config: StageConfig) -> bool:
         """Whether all operators can be divided so; what cannot be refuses no other way."""
-        key = tensor, context, expert
+        key = config.tensor, config.context, config.expert, config.expert_tensor
         if key not in self._divided:
-            config = StageConfig(expert, tensor, 1, context, expert)
             operators = range(len(self.problem.profile.graph.operators))
             self._divided[key] = False
             with self.dropped.candidate():
@@ -319,11 +317,18 @@ class FamilySpace:
             return (fixed,) if fixed <= most else ()
         return tuple(d for d in divisors(self.problem.global_batch) if d <= most)
 
-    def _experts(self, copies: int) -> tuple[int, ...]:
-        fixed = self.problem.space.expert
-        if fixed:
-            return (fixed,) if copies % fixed == 0 else ()
-        return divisors(copies) if self._has_experts else (1,)
+    def _experts(self, ranks: int, tensor: int, sequence: int) -> Iterator[tuple[int, int]]:
+        """Yield over how many ranks experts spread, and how many divide each: the tensor ranks, or none by itself."""
+        space = self.problem.space
+        if not self._has_experts:
+            parts = {tensor}
+        elif tensor > 1 and sequence == 1:  # no rank has tokens of its own
+            parts = {tensor} & {space.expert_tensor or tensor}
+        else:
+            parts = {space.expert_tensor} if space.expert_tensor else {tensor, 1}
+        for inner in sorted(part for part in parts if ranks % part == 0):
+            known = (space.expert,) if space.expert else divisors(ranks // inner) if self._has_experts else (1,)
+            yield from ((expert, inner) for expert in known if ranks // inner % expert == 0)
 
     def _sequences(self, tensor: int) -> tuple[int, ...]:
         fixed = self.problem.space.sequence_parallel
@@ -382,8 +387,9 @@ class FamilySpace:
 
 def _may_share(config: StageConfig, group: int) -> bool:
     """Whether a group of this number of replicas may divide states; 0 stands for all."""
-    ranks = group * config.context
-    return not group or (config.data % group == 0 and ranks > 1 and ranks % config.expert == 0)
+    copies = group * config.context
+    parts = copies * config.tensor % config.num_expert_parts
+    return not group or (config.data % group == 0 and copies > 1 and parts == 0)
 
 
 def _is_sensible(config: StageConfig) -> bool:

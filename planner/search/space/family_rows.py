@@ -29,7 +29,7 @@ class FamilyRows:
     ----------
     division : array of int
         Row of `LinePrices`.
-    tensor, sequence, context, expert, data, size, count, places, chunks, zero : array of int
+    tensor, sequence, context, expert, expert_tensor, data, size, count, places, chunks, zero : array of int
         ``size`` samples a micro-batch, ``count`` of them on each replica.
     shard_group : array of int
         Replicas that divide states under ZeRO; 0 for all.
@@ -42,6 +42,7 @@ class FamilyRows:
     sequence: Ints
     context: Ints
     expert: Ints
+    expert_tensor: Ints
     data: Ints
     size: Ints
     count: Ints

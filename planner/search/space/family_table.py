@@ -76,7 +76,7 @@ class FamilyTable:
         problem, families = self.prepared.problem, self.prepared.families
         found = []
         for config in configs:
-            division = OperatorDegrees(config.tensor, config.sequence, config.context, config.expert)
+            division = OperatorDegrees(*config.division[1:])
             permutations = range(len(families.device_permutations))
             for size in problem.microbatch_sizes_of(config.data):
                 count = problem.global_batch // (size * config.data)
@@ -88,10 +88,10 @@ class FamilyTable:
                     for chunks in families.chunks_of(places):
                         if chunks == 1 or count >= places:
                             found += [(*head, places, chunks, index, *each) for each in ends for index in permutations]
-        table = np.array(found, dtype=np.int64).reshape(-1, 13)
+        table = np.array(found, dtype=np.int64).reshape(-1, 14)
         choices = np.array(self._choices(), dtype=np.int64).reshape(-1, 3)
         whole, own = np.repeat(table, len(choices), axis=0), np.tile(choices, (len(table), 1))
-        several = whole[:, 3] * whole[:, 5] > 1
+        several = whole[:, 3] * whole[:, 6] > 1
         whole, own = (part[(own[:, 0] == 0) | several] for part in (whole, own))
         self._twin_of = np.flatnonzero((own[:, 0] > 0) & (whole[:, -1] != whole[:, -2]))
         twins = whole[self._twin_of]
@@ -167,7 +167,7 @@ class FamilyTable:
         """
         rows, line = self.rows, self.line
         same: dict[object, int] = {}
-        alike = [same.setdefault((d.tensor, d.sequence, d.expert), i) for i, (d, _) in enumerate(self._divisions)]
+        alike = [same.setdefault(d._replace(context=1), i) for i, (d, _) in enumerate(self._divisions)]
         spread, unlike = np.array(alike)[rows.division], self.prepared.families.unlike
         one = np.ones_like(rows.places)
         places, ranks = (rows.places, rows.ranks) if unlike else (one, one)
@@ -207,6 +207,7 @@ class FamilyTable:
             RECOMPUTE[rows.recompute[row]],
             OFFLOAD[rows.offload[row]],
             shard_group=int(rows.shard_group[row]),
+            expert_tensor=int(rows.expert_tensor[row]),
         )
         return Family(config, int(rows.size[row]), int(rows.chunks[row]), int(rows.device_permutation[row]))
 

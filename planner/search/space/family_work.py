@@ -54,8 +54,7 @@ class Families(FamilySpace):
         None where they cannot be divided as the family has it.
         """
         config = family.config
-        key = (config.data, config.tensor, config.context, config.expert, config.sequence, family.microbatch_size,
-               operators)  # fmt: skip
+        key = config.division, family.microbatch_size, operators
         if key not in self._work:
             members = range(len(self.problem.profile.graph.operators)) if operators is None else operators
             try:
@@ -81,7 +80,7 @@ class Families(FamilySpace):
         best, least = min(rows, key=sum), list(map(min, zip(*rows, strict=True)))
         config, graph = family.config, self.problem.profile.graph
         trained = all(graph.operators[i].trainable for i in operators)
-        if config.tensor * config.context * config.expert == 1 and trained and not again:
+        if config.whole_operators and trained and not again:
             return float(sum(least) / max(1, sum(best)))
         parts = [float(part / whole) for part, whole in zip(least, best, strict=True) if whole]
         return min(parts, default=1.0)
@@ -91,7 +90,7 @@ class Families(FamilySpace):
         config, models = family.config, self.models(family.microbatch_size)
         if self.microbatches_per_replica(family) == 1:
             return 0
-        key = config.tensor, config.expert, family.microbatch_size
+        key = config.tensor, config.num_expert_parts, family.microbatch_size
         if key not in self._accumulation:
             if len(models) == 1:
                 self._accumulation[key] = models[0].least_accumulation_ns(config)
@@ -105,7 +104,7 @@ class Families(FamilySpace):
         """Return what adding up takes where each parameter is added on its best type; 0 where it could be divided."""
         config, problem = family.config, self.problem
         as_profiled = problem.training.precision in ("", problem.profiled_precision)
-        if config.tensor * config.expert > 1 or not as_profiled:
+        if config.tensor * config.num_expert_parts > 1 or not as_profiled:
             return 0
         known = [model.measured.accumulation for model in self.models(family.microbatch_size)]
         return sum(min(each.at_least(name) for each in known) for name in self._trained)
@@ -155,8 +154,7 @@ class Families(FamilySpace):
     def _updates_ns(self, family: Family, num_places: int) -> list[int]:
         """Return the least time of the optimizer's steps on stages of each device type, which share the model."""
         config = family.config
-        key = (config.data, config.tensor, config.context, config.expert, config.zero, config.shard_group,
-               config.offload, num_places)  # fmt: skip
+        key = config.division, config.zero, config.shard_group, config.offload, num_places
         if key not in self._updates:
             ranks, models = tuple(range(family.devices_per_stage)), self.models(family.microbatch_size)
             self._updates[key] = [model.least_update_ns(config, ranks, num_places) for model in models]
@@ -269,7 +267,7 @@ class Families(FamilySpace):
         models = self.models(family.microbatch_size)
         if len(models) > 1:
             work = self.least_work_ns(family)
-        elif self._divides(family.config.tensor, family.config.context, family.config.expert):
+        elif self._divides(family.config):
             work = models[0].bare_work_ns(family.config)
         else:
             return None
@@ -290,7 +288,7 @@ class Families(FamilySpace):
             self.degrees, key=lambda config: -config.sequence
         ):  # which takes what it divides off a rank
             for size in problem.microbatch_sizes_of(config.data):
-                key = config.tensor, config.context, config.expert, size
+                key = config.tensor, config.context, config.expert, config.expert_tensor, size
                 distinct.setdefault(key, Family(config, size))
         least = float("inf")
         for family in distinct.values():

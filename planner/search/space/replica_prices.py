@@ -75,10 +75,10 @@ class ReplicaPrices:
     def __init__(self, problem: Problem, model: StrategyModel, rows: FamilyRows) -> None:
         self._problem, self._model, self._rows, self._training = problem, model, rows, problem.training
         self._copies = rows.sharers
-        self._expert_copies = np.maximum(1, self._copies // rows.expert)
-        ends = rows.tensor * rows.sharers
+        ends, parts = rows.tensor * rows.sharers, rows.expert * rows.expert_tensor
+        self._expert_copies = np.maximum(1, ends // parts)
         self._groups, self._group_of = self._numbered(ends, rows.tensor)
-        self._expert_groups, self._expert_group_of = self._numbered(ends, rows.tensor * rows.expert)
+        self._expert_groups, self._expert_group_of = self._numbered(ends, parts)
         self._across, self._across_of = self._numbered(rows.ranks, ends)
 
     def _numbered(self, ends: Ints, stride: Ints) -> tuple[list[tuple[int, ...]], Ints]:

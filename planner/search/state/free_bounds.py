@@ -66,8 +66,8 @@ class FreeBounds:
         operators do not divide as the family has it.
         """
         config = family.config
-        key = (config.data, config.tensor, config.context, config.expert, config.sequence, config.zero, config.offload,
-               config.shard_group, family.microbatch_size, family.chunks, family.split, num_places)  # fmt: skip
+        key = (config.division, config.zero, config.offload, config.shard_group, family.microbatch_size, family.chunks,
+               family.split, num_places)  # fmt: skip
         if key not in self._bounds:
             self._bounds[key] = self._families.dropped.bound(partial(self._bound_ns, family, num_places))
         return self._bounds[key]
@@ -146,7 +146,7 @@ class FreeBounds:
         Of the (k - 1) p + 1 largest atoms p places hold k in one of them.
         """
         config = family.config
-        if config.tensor * config.context * config.expert > 1 or not self._as_profiled or self._pinned.places:
+        if not config.whole_operators or not self._as_profiled or self._pinned.places:
             return 0
         places = num_places or self._families.max_pipeline_stages(family)
         sharers = config.num_sharers if config.zero else 1
@@ -209,5 +209,5 @@ class FreeBounds:
 
     def _is_plain(self, family: Family) -> bool:
         config = family.config
-        plain = config.tensor == config.context == config.expert == 1 and family.chunks == 1
+        plain = config.whole_operators and family.chunks == 1
         return plain and self._as_profiled and not self._pinned.places

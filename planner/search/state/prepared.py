@@ -181,7 +181,8 @@ class PreparedProblem:
         return None
 
     def _is_usual(self, config: StageConfig) -> bool:
-        most = max((e for e in self.families.expert_degrees if config.data * config.context % e == 0), default=1)
+        ranks = config.num_ranks // config.expert_tensor
+        most = max((e for e in self.families.expert_degrees if ranks % e == 0), default=1)
         return self._is_shaped(config) and self._spreads(config, (*USUAL_EXPERTS, most, most // 2, most // 4))
 
     def _is_known(self, config: StageConfig) -> bool:
@@ -193,7 +194,9 @@ class PreparedProblem:
         )
 
     def _spreads(self, config: StageConfig, degrees: Sequence[int]) -> bool:
-        return bool(self.problem.space.expert) or config.expert in degrees
+        space = self.problem.space
+        divided = space.expert_tensor or config.expert > 1 or config.expert_tensor == config.tensor
+        return bool(divided) and (bool(space.expert) or config.expert in degrees)
 
     def _is_shaped(self, config: StageConfig) -> bool:
         """Whether operators are divided within a host, and sequences as long ones are."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import distributed as dist
 from torch import nn
 from torch.distributed._functional_collectives import all_to_all_single, all_to_all_single_autograd
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
@@ -74,6 +75,31 @@ def experts_apart(stage: nn.Module, mesh: DeviceMesh, config: StageConfig) -> No
         own |= set(experts.parameters())
     for module in (*layers_of(stage), stage) if config.zero > 1 else ():
         fully_shard(module, mesh=mesh["data"], ignored_params=own)
+
+
+def experts_folded(stage: nn.Module, mesh: DeviceMesh, config: StageConfig) -> None:
+    """Give each rank experts of its own of a stage of Hugging Face's Mixtral, tensor ranks too, which share tokens."""
+    among = mesh if config.num_expert_parts > config.tensor else mesh["tensor"]
+    group = dist.group.WORLD if among is mesh else among.get_group()
+    experts: Any
+    for experts in [module for module in stage.modules() if hasattr(module, "gate_up_proj")]:
+        for name, weight in list(experts.named_parameters()):
+            part = distribute_tensor(weight.detach(), among, [Shard(0)] * among.ndim, src_data_rank=None)
+            experts.register_parameter(name, nn.Parameter(part))
+        experts.forward = partial(dispatched_by_lanes, experts, mesh["tensor"], group)
+    attention = {path: style for path, style in TENSOR_PLAN.items() if path.startswith("self_attn")}
+    for layer in layers_of(stage):
+        parallelize_module(layer, mesh["tensor"], {path: style() for path, style in attention.items()})
+
+
+def dispatched_by_lanes(
+    experts: Any, lanes: DeviceMesh, group: Any, x: torch.Tensor, index: torch.Tensor, gates: torch.Tensor
+) -> torch.Tensor:
+    """Have each lane send its part of the tokens, and give all of them to each."""
+    whole = (DTensor.from_local(value, lanes, [Replicate()], run_check=False) for value in (x, index, gates))
+    own = dispatched(experts, group, *(value.redistribute(placements=[Shard(0)]).to_local() for value in whole))
+    made = DTensor.from_local(own, lanes, [Shard(0)], run_check=False)
+    return made.redistribute(placements=[Replicate()]).to_local()
 
 
 def dispatched(experts: Any, group: Any, x: torch.Tensor, index: torch.Tensor, gates: torch.Tensor) -> torch.Tensor:
@@ -154,6 +180,7 @@ FUNCTIONS: dict[str, Any] = {
     "blocks": parallelize,
     "torchtitan": as_torchtitan,
     "experts": experts_apart,
+    "folded": experts_folded,
     "whole": lambda stage, mesh, _: fully_shard(stage, mesh=mesh["data"]),
     "nothing": lambda *_: None,
     "none": None,
@@ -178,6 +205,7 @@ def layered_plan(
     behind: str = "",
     border: str = REPLICATE,
     expert: int = 1,
+    expert_tensor: int = 0,
     **options: Any,
 ) -> Plan:
     """Cut a model where layers begin, or behind a module of theirs, into stages on replicas and lanes of their own.
@@ -215,7 +243,7 @@ def layered_plan(
         **options,
     )
     plan = replace(plan, edges=tuple(replace(edge, border=border) for edge in plan.edges))
-    return with_lanes(plan, tensor)
+    return with_lanes(plan, tensor, expert_tensor)
 
 
 TOWERS = "tests.support.training_models:towers"
@@ -256,11 +284,15 @@ def _compared(plan: Plan, model: str, num_steps: int, parallelize: Any) -> dict[
 
 
 class Counting(TorchDispatchMode):
-    """Counts what is gathered, scattered and summed by modules within the block, and its bytes, whole."""
+    """Counts what is gathered, scattered and summed by modules within the block, and its bytes, whole.
+
+    And the bytes of values that are sent to experts and back.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.found = {kind: [0, 0] for kind in COLLECTIVES}
+        self.sent_bytes = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func.overloadpacket._qualified_op_name
@@ -268,6 +300,8 @@ class Counting(TorchDispatchMode):
             if name.startswith("c10d::") and name.endswith(f"{kind.replace('all_', 'all')}_base_"):
                 self.found[kind][0] += 1
                 self.found[kind][1] += args[whole].nbytes
+        if name == "_c10d_functional::all_to_all_single" and args[0].is_floating_point():
+            self.sent_bytes += args[0].nbytes
         if name.startswith(("_c10d_functional::all_reduce", "c10d::allreduce_")):
             summed = args[0] if isinstance(args[0], torch.Tensor) else args[0][0]  # of lanes, and of shard groups
             self.found["all_reduce"][0] += 1
@@ -286,6 +320,17 @@ def collectives(model: str, **options: Any) -> list[tuple[dict[str, list[int]], 
                 pipe.step(batch.kwargs or batch.args, batch.targets)
             rows.append((counting.found, planned_collectives(plan, pipe.rank)))
     return rows
+
+
+def sent_to_experts(model: str, how: str, **options: Any) -> int:
+    """Return the bytes of values that this rank sends to experts and back in a step."""
+    plan = layered_plan(model, **options)
+    batch = load_model(model, plan.batch.global_size)
+    with Pipeline(plan, load_model(model, plan.batch.global_size), parallelize=FUNCTIONS[how]) as pipe:
+        pipe.step(batch.kwargs or batch.args, batch.targets)
+        with Counting() as counting:
+            pipe.step(batch.kwargs or batch.args, batch.targets)
+    return counting.sent_bytes
 
 
 def _with_sums_of_lanes(plan: Plan, source: Capture) -> Plan:
