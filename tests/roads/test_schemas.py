@@ -13,6 +13,8 @@ from tests.support.repository import GOLDEN
 from tests.support.schema_corpus import KINDS, READERS, broken, changed, golden, schema, validator
 
 SAMPLE = 200
+VERSIONS = {"plan": 3, "profile": 2}
+"""Of the kinds that have had another one before."""
 MEANING = (
     r"the stage's config makes",
     r"a stage needs at least one, each named once",
