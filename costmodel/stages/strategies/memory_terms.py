@@ -93,7 +93,7 @@ class MemoryModel:
         """Return what gradients take a second time.
 
         DeepSpeed's BF16 optimizer sums gradients of 16 bits into fp32 ones, which its ZeRO-2 and 3, and those of fp16,
-        make of their parts alone when they step. FSDP2 sums whole gradients of a step into parts beside them. Where a
+        make of their parts alone when they step. FSDP2 sums whole gradients of a step into parts of their own. Where a
         product sums its weights' gradients into the buffer in which they are kept, Transformer Engine gives autograd an
         empty one instead, one for all weights of one shape.
         """
