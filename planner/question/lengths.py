@@ -44,7 +44,7 @@ class Lengths:
         return sum(tokens * count for tokens, count in self.rows) / sum(count for _, count in self.rows)
 
     def batches(self, number: int, size: int, seed: int) -> list[list[int]]:
-        """Return drawn batches of so many samples' tokens; the same seed gives the same ones."""
+        """Return drawn batches, the tokens of `size` samples each; the same seed gives the same ones."""
         tokens, counts = zip(*self.rows, strict=True)
         generator = Random(seed)  # noqa: S311 - no secret
         return [generator.choices(tokens, counts, k=size) for _ in range(number)]
