@@ -1,7 +1,7 @@
 """The plan as one JSON file (``penstock-plan``), strictly read and atomically written.
 
-Version 2 adds what training the plan was made for, what it assumes, the ladder of strategies and the schedule's own
-options; version 1 is read with their defaults. Leaves out how plans are found (`planner.search`) and run (`executor`).
+Version 3 adds the rank order; version 2 is read without. Leaves out how plans are found (`planner.search`) and run
+(`executor`).
 """
 
 import math
@@ -32,9 +32,10 @@ from planner.plan.parts import (
     SearchResult,
     Training,
 )
+from planner.plan.rank_order import RANK_ORDER, RankOrder
 from planner.plan.whole import Plan
 
-PLAN_FORMAT, PLAN_VERSION = "penstock-plan", 2
+PLAN_FORMAT, PLAN_VERSION = "penstock-plan", 3
 
 
 def read_plan(path: str | Path) -> Plan:
@@ -63,12 +64,13 @@ def read_plan(path: str | Path) -> Plan:
             schedule_options=_free(top, "schedule_options"),
             provenance=_free(top, "provenance"),
             extra=_free(top, "extra"),
+            rank_order=_rank_order(top["rank_order"]) if "rank_order" in top else (),
         )
     )
 
 
 _TOP = ("model", "cluster", "batch", "schedule", "stages", "edges", "ranks", "prediction", "search", "runs_on")
-_LATER = ("training", "assumptions", "rungs", "schedule_options", "provenance", "extra")
+_LATER = ("training", "assumptions", "rungs", "schedule_options", "provenance", "extra", "rank_order")
 
 
 def _free(top: Mapping[str, Node], name: str) -> dict[str, object]:
@@ -92,6 +94,7 @@ def plan_to_json(plan: Plan) -> dict[str, object]:
             "microbatches": plan.batch.num_microbatches,
         },
         "schedule": plan.schedule,
+        **({"rank_order": list(plan.rank_order)} if plan.rank_order else {}),
         "stages": stages_to_json(plan),
         "edges": [
             {
@@ -222,6 +225,13 @@ def _orders(node: Node, cluster: Cluster) -> tuple[tuple[str, ...], ...]:
         fields["device"].text((cluster.device_of(index).name,))
         orders.append(fields["actions"])
     return orders_from_nodes(orders)
+
+
+def _rank_order(node: Node) -> RankOrder:
+    names = node.texts()
+    if sorted(names) != sorted(RANK_ORDER):
+        node.fail(f"allowed are {', '.join(RANK_ORDER)}, each once, the innermost first")
+    return names
 
 
 def _in_order(node: Node, index: int) -> None:

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,8 @@ from costmodel.model.origin import ROOFLINE, Origin
 from costmodel.model.profile import read_profile, write_profile
 from costmodel.stages.costs import EdgeCost, read_costs
 from planner.checker import check_plan
-from planner.plan import Assumptions, Training, read_plan, write_plan
+from planner.plan import read_plan, write_plan
+from planner.plan.rank_order import RANK_ORDER
 from simulator.timeline import read_timeline, write_timeline
 from tests.support.repository import DATA, GOLDEN
 from tests.support.small_plan import PLAN, with_edge
@@ -91,10 +91,11 @@ def test_parts_that_no_second_lane_holds_are_a_problem() -> None:
     ]
 
 
-def test_a_plan_of_version_1_is_read_with_nothing_said_of_training_and_assumptions() -> None:
-    plan = read_plan(DATA / "golden_plan_version_1.json")
-    assert (plan.training, plan.assumptions, plan.rungs) == (Training(), Assumptions(), ())
-    assert replace(PLAN, training=Training(), assumptions=Assumptions(), rungs=()) == plan
+def test_a_plan_of_version_2_is_read_without_a_rank_order() -> None:
+    plan = read_plan(DATA / "golden_plan_version_2.json")
+    assert plan == PLAN
+    assert not plan.rank_order
+    assert read_plan(GOLDEN / "plan_divided.json").rank_order == RANK_ORDER
 
 
 def test_a_profile_of_version_1_is_read_with_what_stood_among_the_free(tmp_path: Path) -> None:

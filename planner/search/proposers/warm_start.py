@@ -17,6 +17,7 @@ from planner.candidate.make import make
 from planner.candidate.order import WITHIN_LIMIT
 from planner.graph.atoms import Partition
 from planner.plan import Plan, SearchResult
+from planner.plan.rank_order import rank_order_of
 from planner.question.problem import AUTO, Problem
 from planner.question.targets import in_line, refusal
 from planner.search.bounders.family_bounds import FamilyBounds
@@ -102,8 +103,12 @@ def _conflicts(old: Plan, prepared: PreparedProblem) -> Iterator[str]:
     if problem.global_batch % (size * (min(replicas) if len(replicas) == 1 else 1)):
         on = f" on {min(replicas)} replicas" if replicas != {1} else ""
         yield f"its micro-batches of {size}{on} do not divide the batch of {problem.global_batch}"
-    own = {"stages": {places}, "chunks": {len(old.stages) // places}}
+    own: dict[str, set[int] | set[str] | set[bool]] = {"stages": {places}, "chunks": {len(old.stages) // places}}
     own["sequence_parallel"] = {stage.config.sequence > 1 for stage in old.stages}
+    if problem.space.rank_order:
+        configs, ranks = zip(*((stage.config, stage.ranks) for stage in old.stages), strict=True)
+        follows = bool(rank_order_of(configs, ranks, [problem.space.ranks]))
+        own["rank_order"] = {problem.space.rank_order if follows else ",".join(old.rank_order) or "none"}
     for name, value in problem.space.to_json().items():
         has = own.get(name) or {getattr(stage.config, name) for stage in old.stages}
         if has != {value}:
@@ -125,8 +130,8 @@ def _family(prepared: PreparedProblem, candidate: Candidate) -> Family | None:
     places = candidate.places
     chunks = candidate.num_stages // len({place.ranks for place in places})
     own = places[0].config, candidate.microbatch_size, chunks
-    for order in range(len(prepared.families.device_permutations)) if not prepared.pinned.places else ():
-        family = Family(*own, order)
+    for arrangement in range(len(prepared.families.arrangements)) if not prepared.pinned.places else ():
+        family = Family(*own, arrangement)
         if prepared.families.holds(family) and prepared.cuts(family).places(candidate.partition) == places:
             split = candidate.schedule == WITHIN_LIMIT and allows_split_backward(prepared.problem)
             return with_split_backward(family) if split else family
