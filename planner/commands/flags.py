@@ -81,7 +81,7 @@ def many(text: str) -> int:
 
 
 def rank_order(text: str) -> str:
-    """Read names of degrees, the innermost first; those left out stand behind the one that they usually follow."""
+    """Read names of degrees, the innermost first; those left out follow the one that they usually do."""
     names = [name.strip() for name in text.split(",")]
     if len(set(names)) < len(names) or not set(names) <= set(RANK_ORDER):
         raise argparse.ArgumentTypeError(

@@ -122,7 +122,8 @@ def line_plan(name: str = "llama", **options: object) -> Plan:
     config = StageConfig(**options)  # type: ignore[arg-type]
     devices = 2 * config.data * config.tensor
     problem = Problem(described(name), None, devices, 8 * config.data, 1, target="any", trainer="megatron")
-    return given_plan(problem, Given("by hand", stages, (0, 1), config, schedule, rank_order=order))
+    given = Given("by hand", stages, (0, 1), config, schedule, rank_order=order)  # type: ignore[arg-type]
+    return given_plan(problem, given)
 
 
 def with_layers_again(*counts: int) -> Plan:

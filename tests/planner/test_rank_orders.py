@@ -114,7 +114,7 @@ def test_an_order_that_is_none_is_refused(tmp_path: Path) -> None:
 )
 def test_an_order_that_places_cannot_take_is_refused(changes: dict[str, str], found: str) -> None:
     with pytest.raises(UsageError, match=found):
-        Problem(described("llama"), None, 8, 32, space=Space(rank_order=",".join(PIPELINE_INSIDE)), **changes)
+        Problem(described("llama"), None, 8, 32, space=Space(rank_order=",".join(PIPELINE_INSIDE)), **changes)  # type: ignore[arg-type]
 
 
 def test_megatron_has_stages_side_by_side_where_experts_have_as_many_replicas_as_all_else() -> None:

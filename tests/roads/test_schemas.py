@@ -68,6 +68,7 @@ def complaint(kind: str, document: object, folder: Path) -> str:
         return str(error)
     return ""
 
+
 VERSIONS = {"plan": 3, "profile": 2}
 
 

@@ -16,6 +16,7 @@ from planner.candidate.from_plan_file import candidate_of, is_line, partition_of
 from planner.candidate.make import make
 from planner.candidate.order import WITHIN_LIMIT
 from planner.graph.atoms import Partition
+from planner.graph.layers import first_layers
 from planner.plan import Plan, SearchResult
 from planner.plan.rank_order import rank_order_of
 from planner.question.problem import AUTO, Problem
@@ -109,6 +110,9 @@ def _conflicts(old: Plan, prepared: PreparedProblem) -> Iterator[str]:
         configs, ranks = zip(*((stage.config, stage.ranks) for stage in old.stages), strict=True)
         follows = bool(rank_order_of(configs, ranks, [problem.space.ranks]))
         own["rank_order"] = {problem.space.rank_order if follows else ",".join(old.rank_order) or "none"}
+    if problem.space.recompute_layers:
+        own["recompute_layers"] = {_layers_again(old, problem)}
+        own["recompute"] = {problem.space.recompute or "full"}
     for name, value in problem.space.to_json().items():
         has = own.get(name) or {getattr(stage.config, name) for stage in old.stages}
         if has != {value}:
@@ -123,6 +127,14 @@ def _conflicts(old: Plan, prepared: PreparedProblem) -> Iterator[str]:
         yield "--pin gives stages of its own"
     if in_line(problem) and not is_line(old):
         yield "its stages form no line, and must here"
+
+
+def _layers_again(old: Plan, problem: Problem) -> int:
+    """Return the number of layers that the problem runs again where each stage of an old plan does so; else 0."""
+    graph, count = problem.profile.graph, problem.space.recompute_layers or 0
+    rows = ([graph.index[name] for name in stage.operators] for stage in old.stages)
+    wanted = [first_layers(graph, row, count) for row in rows]
+    return count if wanted == [stage.config.recomputed_operators for stage in old.stages] else 0
 
 
 def _family(prepared: PreparedProblem, candidate: Candidate) -> Family | None:

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from itertools import chain, permutations
 from math import factorial, prod
 
-from planner.plan.rank_order import RankOrder
+from planner.plan.rank_order import PIPELINE_INSIDE, RankOrder
+from planner.question.in_stage_support import rank_order_refusal
+from planner.question.problem import Problem
 
 Permutation = tuple[int, ...]
 Kind = tuple[int, float]
@@ -32,6 +34,24 @@ MOST_ARRANGED = 12
 """Arrangements of unlike ranks up to which each is a permutation of its own."""
 MOST_KINDS = 3
 """Kinds up to which all their permutations are tried; of more kinds, their own order and its reverse."""
+
+
+def arrangements(problem: Problem, found: Sequence[Permutation]) -> tuple[Arrangement, ...]:
+    """Return the arrangements of a problem's ranks in these permutations, and of ranks alike in other rank orders.
+
+    Of these a replica's stages side by side, where several kinds of links join the ranks and the target can be told so.
+    """
+    fixed = problem.space.rank_order or (problem.pins and problem.pins.stages) or len(found) > 1
+    usual = [Arrangement(permutation, problem.space.ranks) for permutation in found]
+    if fixed or not link_sizes(problem) or rank_order_refusal(problem.target, PIPELINE_INSIDE):
+        return tuple(usual)
+    return *usual, Arrangement(found[0], PIPELINE_INSIDE)
+
+
+def link_sizes(problem: Problem) -> list[int]:
+    """Return how many devices each kind of link joins, but those that join all."""
+    sizes = {link.group for link in problem.machines.groups}
+    return sorted(size for size in sizes if 1 < size < problem.num_devices)
 
 
 def device_permutations(kinds: Sequence[Kind]) -> tuple[Permutation, ...]:

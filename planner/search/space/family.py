@@ -14,11 +14,10 @@ from costmodel.stages.config import OFFLOAD, RECOMPUTE, StageConfig
 from costmodel.stages.strategies import StrategyModel
 from costmodel.stages.strategies.blocks import block_names
 from planner.candidate.order import WITHIN_LIMIT
-from planner.plan.rank_order import PIPELINE_INSIDE, RankOrder, first_ranks
-from planner.question.in_stage_support import rank_order_refusal
+from planner.plan.rank_order import RankOrder, first_ranks
 from planner.question.problem import AUTO, ONE_A_DEVICE, Problem, divisors
 from planner.question.targets import config_not_run
-from planner.search.space.device_permutations import Arrangement, device_permutations
+from planner.search.space.device_permutations import Arrangement, arrangements, device_permutations
 from planner.search.space.dropped import Dropped
 from simulator.schedules import SCHEDULES
 
@@ -204,32 +203,15 @@ class FamilySpace:
     def arrangements(self) -> tuple[Arrangement, ...]:
         """How places may take the ranks: first in each permutation, as any family may, then in other rank orders.
 
-        Of these a replica's stages side by side, where ranks are alike and several kinds of links join them: families
-        have it only where it is estimated to gain (`FamilyTable`), and what bounds them in the usual order bounds them
-        there, whose replicas are farther apart.
+        Families have those only where they are estimated to gain (`FamilyTable`), and what bounds them in the usual
+        order bounds them there, whose replicas are farther apart.
         """
-        problem, usual = self.problem, self.problem.space.ranks
-        found = [Arrangement(permutation, usual) for permutation in self.device_permutations]
-        pinned = problem.pins and problem.pins.stages
-        if not (problem.space.rank_order or pinned or self.unlike) and self.link_sizes and self._runs_inside:
-            found.append(Arrangement(found[0].permutation, PIPELINE_INSIDE))
-        return tuple(found)
+        return arrangements(self.problem, self.device_permutations)
 
     @property
     def rank_orders(self) -> list[RankOrder]:
         """The rank order of each arrangement."""
         return [arrangement.rank_order for arrangement in self.arrangements]
-
-    @cached_property
-    def link_sizes(self) -> tuple[int, ...]:
-        """How many devices each kind of link joins, but the one that joins all."""
-        sizes = {link.group for link in self.problem.machines.groups}
-        return tuple(sorted(size for size in sizes if 1 < size < self.problem.num_devices))
-
-    @property
-    def _runs_inside(self) -> bool:
-        """Whether the target can be told that a replica's stages are side by side."""
-        return not rank_order_refusal(self.problem.target, PIPELINE_INSIDE)
 
     def stage_ranks(self, family: Family) -> tuple[int, ...]:
         """Return the ranks of a stage by itself, which in no place of a pipeline are closer to each other."""

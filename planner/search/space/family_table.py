@@ -18,6 +18,7 @@ from planner.graph.topological_orders import Order
 from planner.plan.rank_order import RankOrder
 from planner.question.in_stage_support import rank_order_refusal
 from planner.question.problem import Problem
+from planner.search.space.device_permutations import link_sizes
 from planner.search.space.division_prices import DivisionPrices, LinePrices, OperatorDegrees
 from planner.search.space.estimates import Estimates
 from planner.search.space.even_cuts import EvenCuts, even_cuts
@@ -107,7 +108,7 @@ class FamilyTable:
         families = self.prepared.families
         for index in range(len(families.device_permutations), len(families.arrangements)):
             own, usual = rows.replica_ranks, rows.arrangement == 0
-            sizes = [(own < size) & (size < rows.ranks * rows.places) for size in families.link_sizes]
+            sizes = [(own < size) & (size < rows.ranks * rows.places) for size in link_sizes(self.prepared.problem)]
             moves = usual & (rows.ranks > own) & (rows.places > 1) & np.logical_or.reduce(sizes)
             moves[moves] = self._run_in(families.arrangements[index].rank_order, rows.where(moves))
             self._twin_of = np.concatenate([self._twin_of, np.flatnonzero(moves)])
