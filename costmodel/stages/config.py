@@ -154,6 +154,11 @@ class StageConfig:
         return found
 
 
+def but_operators(config: StageConfig) -> StageConfig:
+    """Return a configuration without the operators that run again by name, in which stages differ by what they hold."""
+    return recomputed(config, ()) if config.recomputed_operators else config
+
+
 def recomputed(config: StageConfig, operators: tuple[str, ...]) -> StageConfig:
     """Return a configuration under which these operators run again, and nothing where there are none."""
     return replace(config, recompute=BY_OPERATOR if operators else "none", recomputed_operators=operators)

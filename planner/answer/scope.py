@@ -76,7 +76,7 @@ def scope(prepared: PreparedProblem) -> str:
     most = max((prepared.cuts(Family(config, sizes[0], number)).num_stages for config, number in numbers), default=1)
     most = min(most, problem.max_stages or most)
     replicas = "" if problem.exact else " or replicas by stage"
-    num_orders = len(families.device_permutations)
+    num_orders = len(families.arrangements)
     ordered = f" taken in {num_orders} orders" if num_orders > 1 else ""
     text = (
         f"cuts between {len(prepared.atoms)} atoms of {len(problem.profile.graph.operators)} operators, at most {most} "

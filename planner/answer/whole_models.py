@@ -64,7 +64,7 @@ class WholeModels:
         for family in chain.from_iterable(each for each in groups if each.chunks == (1,)):
             if family.config.offload == "none":
                 name = strategy_of([family.config], is_line=True)
-                rows.setdefault((name, family.config.recompute, family.device_permutation), []).append(family)
+                rows.setdefault((name, family.config.recompute, family.arrangement), []).append(family)
         self.priced = {name for name, _, _ in rows if name not in fitting}
         for (name, _, _), row in rows.items():
             most = max(family.config.data for family in row)

@@ -6,9 +6,10 @@ Leaves out prices (`planner.candidate.price`) and times (`planner.candidate.eval
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from costmodel.stages.config import StageConfig
+from costmodel.stages.config import StageConfig, but_operators
 from planner.graph.atoms import Partition
 from planner.plan.lockstep import Block, in_blocks
+from planner.plan.rank_order import RANK_ORDER, RankOrder, ranks_of_places
 from simulator.schedules.kind import Orders
 
 IN_FLIGHT = "graph-auto"
@@ -77,18 +78,22 @@ def is_looped(places: Sequence[StagePlacement]) -> bool:
 
 
 def in_loop(
-    config: StageConfig, num_stages: int, num_places: int, order: Sequence[int] = ()
+    config: StageConfig,
+    num_stages: int,
+    num_places: int,
+    permutation: Sequence[int] = (),
+    rank_order: RankOrder = RANK_ORDER,
 ) -> tuple[StagePlacement, ...]:
-    """Return places alike: stage i at place i mod `num_places`, which take the ranks in this order (rising)."""
-    size = config.data * config.tensor * config.context
-    order = order or range(num_places * size)
-    rows = [tuple(order[i * size : (i + 1) * size]) for i in range(num_places)]
+    """Return places alike: stage i at place i mod `num_places`, which take the ranks of a permutation (rising) so."""
+    rows = ranks_of_places(config, num_places, rank_order)
+    if permutation:
+        rows = [tuple([permutation[rank] for rank in row]) for row in rows]
     return tuple(StagePlacement(config, rows[stage % num_places]) for stage in range(num_stages))
 
 
 def alike(places: Sequence[StagePlacement]) -> bool:
-    """Whether all stages are configured alike and work on single micro-batches."""
-    return len({(place.config, place.microbatch_multiple) for place in places}) == 1 and (
+    """Whether all stages are configured alike, but for operators that run again, and work on single micro-batches."""
+    return len({(but_operators(place.config), place.microbatch_multiple) for place in places}) == 1 and (
         places[0].microbatch_multiple == 1
     )
 

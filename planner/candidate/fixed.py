@@ -52,4 +52,5 @@ def fixed_candidate(evaluator: Evaluator, layers: Sequence[int] = ()) -> Candida
     stage_of = {operator: stage for stage, row in enumerate(rows) for operator in row}
     partition = tuple(stage_of[members[0]] for members in evaluator.atoms.members)
     schedule = problem.schedules[0]
-    return Candidate(partition, in_loop(config, stages, places), evaluator.microbatch_size, schedule, line=True)
+    placed = in_loop(config, stages, places, rank_order=space.ranks)
+    return Candidate(partition, placed, evaluator.microbatch_size, schedule, line=True)

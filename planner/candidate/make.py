@@ -21,6 +21,7 @@ from planner.candidate.upper_memory import upper_bytes
 from planner.graph.names import stage_names
 from planner.plan import Batch, Plan, PlanEdge, PlanStage, Prediction, SearchResult, Training
 from planner.plan.lockstep import spread
+from planner.plan.rank_order import rank_order_of
 from planner.question.assumptions import assumptions, step_interval
 from planner.question.problem import Problem
 from planner.question.same_model import sample_of
@@ -106,6 +107,10 @@ def make(
         provenance=provenance(problem, size),
         schedule_options={"in_flight": list(candidate.in_flight)} if candidate.in_flight else {},
         extra={"choice": reason, "sample": sample_of(graph)},
+        rank_order=rank_order_of(
+            [place.config for place in candidate.places],
+            [tuple(number[rank] for rank in place.ranks) for place in candidate.places],
+        ),
     )
     return replace(plan, runs_on=runs_on(problem, plan))
 

@@ -25,6 +25,7 @@ from planner.checker.messages import data_problems, message_problems, other_ends
 from planner.checker.orders import compute_steps, count_problems, sequence_problems
 from planner.checker.partition import border_problems, configuration_problems, flow_problems, operator_problems
 from planner.checker.problem import KINDS, PlanProblem
+from planner.checker.rank_order import rank_order_problems
 from planner.checker.rendezvous import deadlock_problems
 from planner.checker.replicas import FirstReplica, first_replica
 from planner.checker.steps import Layout, Orders, lead_of_ranks, lockstep_problems, read_steps
@@ -71,7 +72,7 @@ def check_plan(
     if basics:
         return (*found, *read_steps(plan)[1])
     layout = Layout.of(plan)
-    found += link_problems(plan, layout)
+    found += [*rank_order_problems(plan), *link_problems(plan, layout)]
     found += cluster_problems(plan, layout, cluster) if cluster else ()
     first = first_replica(plan, layout)
     if first and not _run_problems(plan, first, known, cluster):

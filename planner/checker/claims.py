@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from costmodel.model.graph import OperatorGraph
-from costmodel.stages.config import StageConfig
+from costmodel.stages.config import StageConfig, but_operators
 from planner.checker.problem import PlanProblem
 from planner.plan import REPLICATE, Plan
 from planner.plan.gathering import gathering_problem
@@ -65,7 +65,7 @@ def _not_taken(plan: Plan, zeros: Sequence[int], offloads: Sequence[str], groupe
     if sorted((edge.source, edge.target) for edge in plan.edges) != list(pairwise(range(len(plan.stages)))):
         return "stages that form no line"
     first = plan.stages[0]
-    if any((s.config, s.microbatch_multiple) != (first.config, 1) for s in plan.stages):
+    if any((but_operators(s.config), s.microbatch_multiple) != (but_operators(first.config), 1) for s in plan.stages):
         return "stages configured differently"
     if first.config.zero not in zeros:
         return f"ZeRO-{first.config.zero}"

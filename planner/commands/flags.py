@@ -3,6 +3,8 @@
 import argparse
 from fractions import Fraction
 
+from planner.plan.rank_order import RANK_ORDER, completed
+
 GIB = 2**30
 MEMORY_GIB = 80.0
 """Of a device of which nothing is known."""
@@ -76,6 +78,17 @@ def many(text: str) -> int:
     if not 1 <= value <= MANY:
         raise argparse.ArgumentTypeError(f"found {text!r}; a number from 1 to 10^18 is needed, as in 15T, 300B or 2e12")
     return round(value)
+
+
+def rank_order(text: str) -> str:
+    """Read names of degrees, the innermost first; those left out follow the one that they usually do."""
+    names = [name.strip() for name in text.split(",")]
+    if len(set(names)) < len(names) or not set(names) <= set(RANK_ORDER):
+        raise argparse.ArgumentTypeError(
+            f"found {text!r}; names of {', '.join(RANK_ORDER)} are needed, each once at most, the innermost first, as "
+            "in tensor,pipeline,data"
+        )
+    return ",".join(completed(names))
 
 
 def exact_amount(text: str) -> Fraction:

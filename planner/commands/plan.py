@@ -18,7 +18,19 @@ from costmodel.roofline.narrow import RECIPES
 from costmodel.stages.config import OFFLOAD, RECOMPUTE
 from costmodel.stages.strategies.trainers import KERNELS, SAID, SELECTIVE, trainers
 from planner.commands.answer import INTERRUPTED, Answer, say
-from planner.commands.flags import amount, few_bytes, few_percent, gibibytes, limit, many, positive, room, seed
+from planner.commands.flags import (
+    amount,
+    few_bytes,
+    few_percent,
+    gibibytes,
+    limit,
+    many,
+    positive,
+    rank_order,
+    room,
+    seed,
+)
+from planner.plan.rank_order import RANK_ORDER
 
 TARGETS = ("executor", "torchtitan", "megatron", "deepspeed", "any")
 DEGREES = {
@@ -197,6 +209,12 @@ def _add_choices(parser: argparse.ArgumentParser) -> None:
         "--recompute-layers", type=positive, metavar="K", help="of each stage, the first ones (default: all, or search)"
     )
     fixed.add_argument("--offload", choices=OFFLOAD, help="to host memory")
+    fixed.add_argument(
+        "--rank-order",
+        type=rank_order,
+        metavar="NAME,NAME,...",
+        help=f"what stands next to each other on the cluster, innermost first (usually {','.join(RANK_ORDER)})",
+    )
     fixed.add_argument("--precision", choices=PRECISIONS, help="of training (default: the profile's)")
 
 

@@ -14,6 +14,7 @@ from planner.candidate.make import make
 from planner.checker import check_plan
 from planner.graph.atoms import Atoms, prepare
 from planner.plan import Plan, SearchResult
+from planner.plan.rank_order import RANK_ORDER, RankOrder, ranks_of_places
 from planner.question.problem import Problem
 from simulator.schedules.kind import Orders
 
@@ -29,11 +30,13 @@ class Given:
     stages : tuple of tuple of int
         Positions of each stage's operators.
     places : tuple of int
-        The place of each stage; place p takes the p-th ranks.
+        The place of each stage.
     config : StageConfig
     schedule : str
     orders : Orders
         The compute of each place for one replica; empty where the schedule of the catalogue says it.
+    rank_order : RankOrder
+        In which places take the ranks.
     """
 
     source: str
@@ -42,6 +45,7 @@ class Given:
     config: StageConfig
     schedule: str
     orders: Orders = ()
+    rank_order: RankOrder = RANK_ORDER
 
 
 def given_plan(problem: Problem, given: Given, *, must_fit: bool = True) -> Plan:
@@ -58,8 +62,8 @@ def given_plan(problem: Problem, given: Given, *, must_fit: bool = True) -> Plan
     """
     assert problem.microbatch_size  # noqa: S101 - whoever reads orders knows it
     atoms = prepare(problem.profile.graph, [(row[0], other) for row in given.stages for other in row[1:]])
-    size = given.config.data * given.config.tensor * given.config.context
-    places = tuple(StagePlacement(given.config, tuple(range(p * size, (p + 1) * size))) for p in given.places)
+    ranks = ranks_of_places(given.config, max(given.places) + 1, given.rank_order)
+    places = tuple(StagePlacement(given.config, ranks[place]) for place in given.places)
     candidate = Candidate(
         _partition(atoms, given), places, problem.microbatch_size, given.schedule, line=True, orders=given.orders
     )

@@ -5,6 +5,8 @@ Leaves out what a plan does not say either: data, learning rate, compilation.
 
 from planner.export.megatron import OPTIMIZERS
 from planner.plan import Plan
+from planner.plan.rank_order import RANK_ORDER
+from planner.question.pipeline_support import Job
 
 DEGREES = ("data", "tensor", "context", "expert")
 FORMS = {
@@ -30,6 +32,8 @@ def left_to_you(plan: Plan, form: str) -> list[str]:
     ]
     folded = config.expert_tensor != config.tensor and "degrees" not in said
     found += [f"expert tensor {config.expert_tensor}"] * folded
+    order = Job(plan).rank_order
+    found += [f"rank order {', '.join(order)}"] * (form == "torch-csv" and order not in ((), RANK_ORDER))
     found += ["sequence parallel norms"] * (config.sequence > 1 and "degrees" not in said)
     found += [f"ZeRO-{config.zero}"] * (config.zero > 0 and "zero" not in said)
     found += [f"shard groups of {config.shard_group}"] * (config.shard_group > 0 and "zero" not in said)

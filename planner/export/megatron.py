@@ -1,8 +1,8 @@
 """Megatron-LM: the flags of a plan, its layout among them, one a line, as a shell reads them.
 
-Names are those of `megatron/training/arguments.py`, by the table that ``import job`` reads them by. Ranks follow
-Megatron's own order, tensor innermost, then context, data and pipeline. Leaves out the model's own sizes but its
-layers, and what a plan does not say: data, learning rate.
+Names are those of `megatron/training/arguments.py`, by the table that ``import job`` reads them by. Ranks follow one of
+Megatron's two orders: tensor innermost, then context, data and pipeline, or these two the other way round. Leaves out
+the model's own sizes but its layers, and what a plan does not say: data, learning rate.
 """
 
 import json
@@ -12,6 +12,7 @@ from costmodel.roofline.narrow import RECIPES
 from planner.export.job_configs.key_table import key_table
 from planner.graph.layout import layer_letters, layout_text
 from planner.plan import Plan
+from planner.plan.rank_order import PIPELINE_INSIDE
 from planner.question.pipeline_support import Job
 
 Facts = dict[str, object]
@@ -32,6 +33,9 @@ RECOMPUTE: dict[str, Facts] = {
     "selective": {"recompute": "selective"},
     "full": {"recompute": "full", "recompute_method": "uniform", "recompute_layers": 1},
 }
+
+BLOCK: Facts = {"recompute": "full", "recompute_method": "block"}
+"""Of the first layers of each stage."""
 
 
 def files(plan: Plan) -> dict[str, str]:
@@ -58,7 +62,7 @@ def flags(plan: Plan) -> list[str]:
 def facts(plan: Plan) -> Facts:
     """Return what the flags of a plan say, by fact; false for flags that are left out."""
     config, places = plan.stages[0].config, len(Job(plan).places)
-    habits = set(plan.assumptions.habits)
+    habits, again = set(plan.assumptions.habits), Job(plan).layers_again
     recipe = next((name for name in RECIPES if f"fp8 recipe {name}" in habits), "")
     found: Facts = {
         "stages": places,
@@ -68,10 +72,11 @@ def facts(plan: Plan) -> Facts:
         "expert_tensor": config.expert_tensor if config.expert_tensor != config.tensor else False,
         "microbatch_size": plan.batch.microbatch_size,
         "global_batch": plan.batch.global_size,
-        **RECOMPUTE.get(config.recompute, {}),
+        **({**BLOCK, "recompute_layers": again} if again else RECOMPUTE.get(config.recompute, {})),
         **PRECISIONS.get(plan.assumptions.precision, {}),
         **({"fp8_recipe": recipe} if recipe else {}),
         "sequence_parallel": config.sequence > 1,
+        "pipeline_inside": Job(plan).rank_order == PIPELINE_INSIDE,
         "sharded_optimizer": config.zero > 0,
         "optimizer_instances": config.data // config.shard_group if config.shard_group else False,
         **OPTIMIZERS.get(plan.assumptions.optimizer, {}),

@@ -146,6 +146,7 @@ def job_of(cells: Cells, folder: Path) -> MeasuredJob:
         zero=_whole(cells, "zero", 0, least=0),
         recompute=_word(cells, "recompute", "none"),
         offload=_word(cells, "offload", "none"),
+        rank_order=None,
     )
     return MeasuredJob(
         " ".join(f"{name} {value}" for name, value in cells.items()), cells["model"], config, device, devices, batch,

@@ -1,6 +1,6 @@
 """The plan as one JSON file (``penstock-plan``), strictly read and atomically written.
 
-Version 3 adds groups that share states and experts' own tensor degree to configurations; version 2 is read with their
+Version 3 adds the rank order, groups that share states and experts' own tensor degree; version 2 is read with their
 defaults. Leaves out how plans are found (`planner.search`) and run (`executor`).
 """
 
@@ -32,6 +32,7 @@ from planner.plan.parts import (
     SearchResult,
     Training,
 )
+from planner.plan.rank_order import RANK_ORDER, RankOrder
 from planner.plan.whole import Plan
 
 PLAN_FORMAT, PLAN_VERSION = "penstock-plan", 3
@@ -67,12 +68,13 @@ def plan_from_node(root: Node) -> Plan:
             schedule_options=_free(top, "schedule_options"),
             provenance=_free(top, "provenance"),
             extra=_free(top, "extra"),
+            rank_order=_rank_order(top["rank_order"]) if "rank_order" in top else (),
         )
     )
 
 
 _TOP = ("model", "cluster", "batch", "schedule", "stages", "edges", "ranks", "prediction", "search", "runs_on")
-_LATER = ("training", "assumptions", "rungs", "schedule_options", "provenance", "extra")
+_LATER = ("training", "assumptions", "rungs", "schedule_options", "provenance", "extra", "rank_order")
 
 
 def _free(top: Mapping[str, Node], name: str) -> dict[str, object]:
@@ -96,6 +98,7 @@ def plan_to_json(plan: Plan) -> dict[str, object]:
             "microbatches": plan.batch.num_microbatches,
         },
         "schedule": plan.schedule,
+        **({"rank_order": list(plan.rank_order)} if plan.rank_order else {}),
         "stages": stages_to_json(plan),
         "edges": [
             {
@@ -226,6 +229,13 @@ def _orders(node: Node, cluster: Cluster) -> tuple[tuple[str, ...], ...]:
         fields["device"].text((cluster.device_of(index).name,))
         orders.append(fields["actions"])
     return orders_from_nodes(orders)
+
+
+def _rank_order(node: Node) -> RankOrder:
+    names = node.texts()
+    if sorted(names) != sorted(RANK_ORDER):
+        node.fail(f"allowed are {', '.join(RANK_ORDER)}, each once, the innermost first")
+    return names
 
 
 def _in_order(node: Node, index: int) -> None:

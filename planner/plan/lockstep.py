@@ -22,7 +22,7 @@ def in_blocks(ranks: Sequence[int], size: int) -> tuple[Block, ...]:
 
 
 def blocks_of(rows: Sequence[Sequence[Block]]) -> tuple[Block, ...]:
-    """Return the blocks of all stages, the one with the lowest rank first.
+    """Return the blocks of all stages: replica by replica, the stage with the lowest rank first.
 
     Parameters
     ----------
@@ -42,7 +42,8 @@ def blocks_of(rows: Sequence[Sequence[Block]]) -> tuple[Block, ...]:
                     f"rank {rank} works with the ranks {list(home[rank])} in one stage and with {list(block)} in "
                     "another; stages that share a rank divide among the same ranks"
                 )
-    return tuple(sorted(set(home.values())))
+    lowest_first = sorted(rows, key=lambda row: min(map(min, row)))
+    return tuple(dict.fromkeys(block for row in lowest_first for block in row))
 
 
 def spread(blocks: Sequence[Block], values: Sequence[Value]) -> tuple[Value, ...]:

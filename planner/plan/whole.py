@@ -13,6 +13,7 @@ from costmodel.machines.cluster import Cluster
 from costmodel.stages.costs import Costs, EdgeCost
 from planner.plan.lockstep import Block, blocks_of
 from planner.plan.parts import Assumptions, Batch, PlanEdge, PlanStage, Prediction, Rung, SearchResult, Training
+from planner.plan.rank_order import RankOrder
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,7 @@ class Plan:
     """A plan file's content; `orders` holds each rank's actions as text, lowered.
 
     The ranks of a block (`planner.plan.lockstep`) have one order: what is simulated is one rank a block, its lead.
+    `rank_order` is what stands next to each other on the cluster; empty where ranks follow no order.
     """
 
     model_name: str
@@ -40,6 +42,7 @@ class Plan:
     schedule_options: Mapping[str, object] = field(default_factory=dict)
     provenance: Mapping[str, object] = field(default_factory=dict)
     extra: Mapping[str, object] = field(default_factory=dict)
+    rank_order: RankOrder = ()
 
     @property
     def in_flight(self) -> tuple[int, ...]:

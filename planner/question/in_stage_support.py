@@ -8,8 +8,14 @@ MiCS, which is a ZeRO-3 (`runtime/zero/mics.py`). Leaves out how stages follow e
 
 from costmodel.stages.config import BY_OPERATOR, RECOMPUTE, StageConfig
 from costmodel.stages.strategies import EXECUTOR
+from planner.plan.rank_order import PIPELINE_INSIDE, RANK_ORDER, RankOrder
 
 Names = tuple[str, ...]
+RECOMPUTED = {
+    "torchtitan": ", but of all layers, of every n-th or of kinds of operators (activation_checkpoint)",
+    "deepspeed": ", but of all layers (activation_checkpoint_interval)",
+}
+"""What trainers run again in place of operators by name."""
 
 
 def config_refusal(target: str, config: StageConfig, pipelined: bool) -> str:
@@ -31,7 +37,8 @@ def config_refusal(target: str, config: StageConfig, pipelined: bool) -> str:
     if target == "torchtitan" and (why := _torchtitan_experts(config)):
         return why
     if config.recompute not in recompute:
-        return "recompute of some operators" if config.recomputed_operators else f"{config.recompute} recompute"
+        lacks = RECOMPUTED.get(target, "")
+        return f"recompute of some operators{lacks}" if config.recomputed_operators else f"{config.recompute} recompute"
     return "" if config.offload in offload else f"offload of {config.offload}"
 
 
@@ -52,9 +59,26 @@ def _taken(target: str, pipelined: bool) -> tuple[Names, tuple[int, ...], Names,
     if target == "torchtitan":
         return every, (0, 2, 3), RECOMPUTE, ("none",)
     if target == "megatron":
-        return every, (0, 1), RECOMPUTE, ("none",)
+        return every, (0, 1), (*RECOMPUTE, BY_OPERATOR), ("none",)
     return (
         (("tensor",), (0, 1), ("none", "full"), ("none", "optimizer", "parameters"))
         if pipelined
         else (("tensor", "expert"), (0, 1, 2, 3), ("none", "full"), ("none", "optimizer", "parameters"))
     )
+
+
+RANK_ORDERS = {"torchtitan": (RANK_ORDER,), "megatron": (RANK_ORDER, PIPELINE_INSIDE), "deepspeed": (RANK_ORDER,)}
+"""The rank orders that trainers have."""
+
+
+def rank_order_refusal(target: str, order: RankOrder, config: StageConfig | None = None) -> str:
+    """Return which rank order a target does not have, for stages configured so; nothing where ranks follow none.
+
+    Where stages are side by side Megatron-LM has as many replicas of experts as of all else (`parallel_state.py`).
+    """
+    if order and order not in RANK_ORDERS.get(target, (order,)):
+        return f"the rank order {', '.join(order)}"
+    if target == "megatron" and config and order == PIPELINE_INSIDE and config.expert != config.context:
+        degrees = f"expert {config.expert} and context {config.context}"
+        return f"the rank order {', '.join(order)} with {degrees}, but with the two alike"
+    return ""

@@ -9,14 +9,16 @@ models learn from tokens; which of them it has, and versions of these trainers, 
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import chain, pairwise
 
-from planner.graph.layout import layer_letters, layout_problem
+from costmodel.stages.config import but_operators
+from planner.graph.layout import layer_letters, layout_problem, part_letters
 from planner.graph.model_parts import model_part_names
 from planner.plan import Plan
 from planner.plan.provenance import of_a_sample
+from planner.plan.rank_order import RankOrder, rank_order_of
 from planner.plan.replica import places_of, replica_orders
-from planner.question.in_stage_support import config_refusal
+from planner.question.in_stage_support import config_refusal, rank_order_refusal
 
 
 @dataclass(frozen=True)
@@ -38,10 +40,31 @@ class Job:
 
     @property
     def is_uniform(self) -> bool:
-        """Whether all stages are configured alike, one micro-batch an action."""
-        return {(stage.config, stage.microbatch_multiple) for stage in self.plan.stages} == {
-            (self.plan.stages[0].config, 1)
+        """Whether all stages are configured alike but for operators that run again, one micro-batch an action."""
+        return {(but_operators(stage.config), stage.microbatch_multiple) for stage in self.plan.stages} == {
+            (but_operators(self.plan.stages[0].config), 1)
         }
+
+    @cached_property
+    def layers_again(self) -> int | None:
+        """How many of each stage's layers run again, the first ones or all that it has; None where other operators do.
+
+        Operators are of the layer with which their names begin, as those of described models.
+        """
+        stages = self.plan.stages
+        if not any(stage.config.recomputed_operators for stage in stages):
+            return 0
+        letters = part_letters(list(chain.from_iterable(self.parts)))
+        held, again = [], []
+        for stage in stages:
+            layers = [name for name in stage.modules if letters.get(name) == "t"]
+            rows = [[each for each in stage.operators if each.startswith(f"{name}.")] for name in layers]
+            wanted = sorted(stage.config.recomputed_operators)
+            numbers = (k for k in range(len(rows) + 1) if sorted(chain.from_iterable(rows[:k])) == wanted)
+            held.append(len(rows))
+            again.append(next(numbers, -1))
+        most = max(again)
+        return most if [min(most, number) for number in held] == again else None
 
     @cached_property
     def places(self) -> list[tuple[int, ...]]:
@@ -65,6 +88,11 @@ class Job:
         there = list(range(len(self.places)))
         return self.place_of == there + there[::-1]
 
+    @cached_property
+    def rank_order(self) -> RankOrder:
+        """The order that its ranks follow, the usual one where several do; empty where they follow none."""
+        return rank_order_of([stage.config for stage in self.plan.stages], [stage.ranks for stage in self.plan.stages])
+
     @property
     def parts(self) -> list[tuple[str, ...]]:
         """What each stage holds of the model; empty where the model, or an old plan, names no modules."""
@@ -80,6 +108,13 @@ def _inside(target: str) -> Rule:
     def rule(job: Job) -> str:
         found = (config_refusal(target, stage.config, job.num_stages > 1) for stage in job.plan.stages)
         return next(filter(None, found), "")
+
+    return rule
+
+
+def _in_order(target: str) -> Rule:
+    def rule(job: Job) -> str:
+        return rank_order_refusal(target, job.rank_order, job.plan.stages[0].config)
 
     return rule
 
@@ -122,7 +157,7 @@ def _torch_orders(job: Job) -> str:
 
 def _torch_csv(job: Job) -> str:
     config = job.plan.stages[0].config
-    if config.recompute != "none":
+    if any(stage.config.recompute != "none" for stage in job.plan.stages):
         return "recompute, which torch's CSV of orders cannot say"
     return f"offload of {config.offload}, which torch's CSV of orders cannot say" if config.offload != "none" else ""
 
@@ -157,6 +192,8 @@ def _megatron(job: Job) -> str:
     plan, places = job.plan, len(job.places)
     if not job.is_loop:
         return "stages that are not placed in a loop"
+    if job.layers_again is None:
+        return "recompute of other operators than the first layers of each stage, equally many of them"
     looped = job.num_stages > places
     if why := schedule_refusal("megatron", plan.schedule, pipelined=job.num_stages > 1, looped=looped):
         return why
@@ -184,9 +221,17 @@ def _deepspeed(job: Job) -> str:
 
 
 LINE_RULES: dict[str, tuple[Rule, ...]] = {
-    "torchtitan": (_pipelined, _inside("torchtitan"), _whole_parts, _untied, _torchtitan, _torch_orders),
-    "megatron": (_of_tokens, _pipelined, _inside("megatron"), _whole_parts, _megatron),
-    "deepspeed": (_pipelined, _inside("deepspeed"), _whole_parts, _deepspeed),
+    "torchtitan": (
+        _pipelined,
+        _inside("torchtitan"),
+        _in_order("torchtitan"),
+        _whole_parts,
+        _untied,
+        _torchtitan,
+        _torch_orders,
+    ),
+    "megatron": (_of_tokens, _pipelined, _inside("megatron"), _in_order("megatron"), _whole_parts, _megatron),
+    "deepspeed": (_pipelined, _inside("deepspeed"), _in_order("deepspeed"), _whole_parts, _deepspeed),
 }
 """Rules of each trainer, asked in turn."""
 FORMS: dict[str, tuple[Rule, ...]] = {"torch-csv": (_pipelined, _torch_csv, _untied, _torch_orders), **LINE_RULES}

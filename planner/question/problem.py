@@ -28,7 +28,14 @@ from planner.question.effort import Effort, check_reach
 from planner.question.pins import Pins
 from planner.question.prices import Prices
 from planner.question.space import Space
-from planner.question.validation import check_devices, check_old_plan, check_recompute_layers, check_stages, is_of
+from planner.question.validation import (
+    check_devices,
+    check_old_plan,
+    check_rank_order,
+    check_recompute_layers,
+    check_stages,
+    is_of,
+)
 from simulator.schedules import SCHEDULES
 
 AUTO = "auto"
@@ -192,6 +199,10 @@ class Problem:
         check_stages(self.space, self.max_stages, len(self.pins.stages) if self.pins else 0, graph)
         devices = [self.machines.device_of(rank) for rank in range(self.num_devices)]
         check_devices(devices, self.precision_name, self.profile, self.other_profiles)
+        if self.space.rank_order:
+            unlike = len(set(zip(self.device_names, self.speeds, strict=True))) > 1
+            pinned = bool(self.pins and self.pins.stages)
+            check_rank_order(self.planner, self.target, self.space.ranks, pinned=pinned, unlike=unlike)
         if self.old_plan:
             check_old_plan(self.planner, self.old_plan, graph)
 

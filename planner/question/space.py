@@ -8,6 +8,7 @@ stages. Leaves out stages that pins fix one by one (`planner.question.pins`), wh
 from dataclasses import dataclass, fields
 
 from costmodel.errors import UsageError
+from planner.plan.rank_order import RANK_ORDER, RankOrder
 
 DEGREES = ("stages", "data", "tensor", "context")
 """Decisions whose product is the number of devices used."""
@@ -33,6 +34,8 @@ class Space:
         Replicas that divide states under ZeRO; all of them, or as many as a host has.
     recompute_layers : int
         How many of the layers of each stage run again, the first ones, under recompute ``full``.
+    rank_order : str
+        Names of `RANK_ORDER`, the innermost first, joined by commas.
     """
 
     stages: int | None = None
@@ -48,6 +51,12 @@ class Space:
     shard_group: int | None = None
     recompute_layers: int | None = None
     expert_tensor: int | None = None
+    rank_order: str | None = None
+
+    @property
+    def ranks(self) -> RankOrder:
+        """The order in which ranks count along the degrees: the one that is fixed, or the usual one."""
+        return tuple(self.rank_order.split(",")) if self.rank_order else RANK_ORDER
 
     def to_json(self) -> dict[str, object]:
         """Return what is fixed."""

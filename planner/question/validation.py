@@ -12,6 +12,8 @@ from costmodel.machines.cluster_parts import DeviceType
 from costmodel.model.graph import OperatorGraph
 from costmodel.model.profile import Profile
 from planner.plan import Plan
+from planner.plan.rank_order import RankOrder
+from planner.question.in_stage_support import rank_order_refusal
 from planner.question.same_model import check_same_model
 from planner.question.space import Space
 
@@ -66,11 +68,27 @@ def check_recompute_layers(planner: str, target: str, *, exact: bool) -> None:
         Names the flag that goes with all layers alone.
     """
     flag = f"--planner {planner}" if planner not in STARTED else "--exact" if exact else ""
-    flag = flag or f"--target {target}" * (target in ("megatron", "torchtitan", "deepspeed"))
+    flag = flag or f"--target {target}" * (target in ("torchtitan", "deepspeed"))
     if flag:
         raise UsageError(
             f"--recompute-layers and {flag} do not go together, which knows all layers of a stage or none; drop one"
         )
+
+
+def check_rank_order(planner: str, target: str, order: RankOrder, *, pinned: bool, unlike: bool) -> None:
+    """Refuse an order of ranks where places take these otherwise.
+
+    Raises
+    ------
+    UsageError
+        Names what takes them.
+    """
+    flag = f"--planner {planner}" if planner not in STARTED else "[[stage]] in --pin" if pinned else ""
+    flag = flag or "devices of several types or speeds" * unlike
+    if flag:
+        raise UsageError(f"--rank-order and {flag} do not go together: these say which ranks stages take; drop one")
+    if why := rank_order_refusal(target, order):
+        raise UsageError(f"--target {target} does not run {why}; drop one of the two")
 
 
 def check_devices(devices: Sequence[DeviceType], precision: str, profile: Profile, others: Sequence[Profile]) -> None:

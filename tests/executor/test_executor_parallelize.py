@@ -15,6 +15,7 @@ import torch
 from costmodel.capture.models import load_model
 from costmodel.errors import DoesNotMatch
 from executor import Pipeline
+from planner.plan.rank_order import PIPELINE_INSIDE
 from tests.support.ranks import parallel_jobs as jobs
 from tests.support.ranks.rank_pool import RankPool
 from tests.support.repository import ROOT
@@ -135,6 +136,20 @@ def test_shard_groups_have_the_gradients_of_one_process(ranks: RankPool, zero: i
     degrees = {"num_stages": 1, "data": (4,), "zero": (zero,), "shard_group": 2, "num_microbatches": 8}
     found = ranks.run(jobs.errors, model=LLAMA, how="none", num_steps=2, schedule=schedule, **degrees)[0]
     assert found["gradient"] <= 1e-5
+
+
+@pytest.mark.parametrize("degrees", [{"zero": (0, 0), "schedule": "split"}, {"zero": (3, 3)}])
+def test_stages_of_a_replica_side_by_side_have_the_gradients_of_one_process(ranks: RankPool, degrees: dict) -> None:
+    options = {"num_stages": 2, "data": (2, 2), "rank_order": PIPELINE_INSIDE, **degrees}
+    assert ranks.run(jobs.errors, model=LLAMA, how="none", num_steps=2, **options)[0]["gradient"] <= 1e-5
+
+
+def test_what_replicas_on_every_other_rank_gather_in_a_step_stands_in_the_plan(ranks: RankPool) -> None:
+    options = {"num_stages": 2, "data": (2, 2), "zero": (2, 3), "rank_order": PIPELINE_INSIDE}
+    for rows in ranks.run(jobs.collectives, model=ZOO, **options):
+        for counted, planned in rows:
+            assert counted == planned
+            assert planned["all_gather"][0]
 
 
 @pytest.mark.parametrize("zero", [2, 3])

@@ -11,15 +11,17 @@ import pytest
 
 from costmodel.errors import DoesNotMatch, InvalidInput, ReadableButWrong
 from costmodel.model.profile import Profile, write_profile
-from costmodel.stages.config import StageConfig
+from costmodel.stages.config import StageConfig, recomputed
 from planner.checker import check_plan
 from planner.commands import main
 from planner.export.forms import export
 from planner.export.given import Given, given_plan
 from planner.export.left_to_user import left_to_you
+from planner.graph.layers import first_layers
 from planner.graph.layout import layer_letters, layout_problem, layout_text, parse_layout
 from planner.graph.model_parts import model_part_names
 from planner.plan import Plan, read_plan, write_plan
+from planner.plan.rank_order import PIPELINE_INSIDE, RANK_ORDER
 from planner.question.problem import Problem
 from tests.properties.export_cases import expanded, failures, layout_failures, megatron_reads, random_lines, random_rows
 from tests.support.described_models import described
@@ -116,11 +118,23 @@ def line_plan(name: str = "llama", **options: object) -> Plan:
     parts = described(name).graph.parts
     half = parts.index("model.layers.4")
     stages = (tuple(range(half)), tuple(range(half, len(parts))))
-    schedule = str(options.pop("schedule", "1f1b"))
+    schedule, order = str(options.pop("schedule", "1f1b")), options.pop("rank_order", RANK_ORDER)
     config = StageConfig(**options)  # type: ignore[arg-type]
     devices = 2 * config.data * config.tensor
     problem = Problem(described(name), None, devices, 8 * config.data, 1, target="any", trainer="megatron")
-    return given_plan(problem, Given("by hand", stages, (0, 1), config, schedule))
+    given = Given("by hand", stages, (0, 1), config, schedule, rank_order=order)  # type: ignore[arg-type]
+    return given_plan(problem, given)
+
+
+def with_layers_again(*counts: int) -> Plan:
+    """Return a plan whose stages run so many of their four layers again, the first ones."""
+    plan, graph = line_plan(), described("llama").graph
+    rows = [[graph.index[name] for name in stage.operators] for stage in plan.stages]
+    again = [first_layers(graph, row, count) for row, count in zip(rows, counts, strict=True)]
+    stages = zip(plan.stages, again, strict=True)
+    return replace(
+        plan, stages=tuple(replace(stage, config=recomputed(stage.config, names)) for stage, names in stages)
+    )
 
 
 def test_megatrons_flags_say_every_degree() -> None:
@@ -141,9 +155,24 @@ def test_shard_groups_are_said_in_each_trainers_words() -> None:
     assert "instances" not in export(line_plan(data=4, zero=1), "megatron")["flags.txt"]
 
 
+def test_stages_side_by_side_and_layers_that_run_again_are_said_in_megatrons_words() -> None:
+    plan = line_plan(data=2, rank_order=PIPELINE_INSIDE)
+    assert "--use-tp-pp-dp-mapping\n" in export(plan, "megatron")["flags.txt"]
+    assert "rank order tensor, context, expert, pipeline, data" in left_to_you(plan, "torch-csv")
+    assert "mapping" not in export(line_plan(data=2), "megatron")["flags.txt"]
+    flags = export(with_layers_again(2, 2), "megatron")["flags.txt"].splitlines()
+    assert {"--recompute-granularity full", "--recompute-method block", "--recompute-num-layers 2"} <= {*flags}
+
+
 @pytest.mark.parametrize(
     ("plan", "form", "reason"),
     [
+        (line_plan(data=2, rank_order=PIPELINE_INSIDE), "torchtitan", "the rank order tensor, context, expert, pipe"),
+        (line_plan(data=2, rank_order=PIPELINE_INSIDE), "deepspeed", "the rank order tensor, context, expert, pipe"),
+        (with_layers_again(2, 1), "megatron", "other operators than the first layers of each stage, equally many"),
+        (with_layers_again(2, 2), "torchtitan", "of some operators, but of all layers, of every n-th or of kinds"),
+        (with_layers_again(2, 2), "deepspeed", "of some operators, but of all layers .activation_checkpoint_interval"),
+        (with_layers_again(0, 2), "torch-csv", "recompute, which torch's CSV"),
         (line_plan(data=4, zero=1, shard_group=2), "deepspeed", "ZeRO-1 in shard groups of 2, but ZeRO-3"),
         (PLAN, "torch-csv", "form no line"),
         (PLAN, "megatron", "form no line"),

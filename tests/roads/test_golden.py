@@ -16,6 +16,7 @@ from costmodel.stages.costs import EdgeCost, read_costs
 from planner.checker import check_plan
 from planner.plan import read_plan, write_plan
 from planner.plan.book import read_book, write_book
+from planner.plan.rank_order import RANK_ORDER
 from simulator.timeline import read_timeline, write_timeline
 from tests.support.repository import DATA, GOLDEN
 from tests.support.small_plan import PLAN, with_edge
@@ -96,10 +97,12 @@ def test_parts_that_no_second_lane_holds_are_a_problem() -> None:
     ]
 
 
-def test_a_plan_of_version_2_is_read_with_all_replicas_as_the_group_and_experts_in_tensor_parts() -> None:
+def test_a_plan_of_version_2_is_read_without_rank_order_groups_and_experts_in_other_parts() -> None:
     plan = read_plan(DATA / "golden_plan_version_2.json")
     assert plan == PLAN
+    assert not plan.rank_order
     assert {(stage.config.shard_group, stage.config.expert_tensor) for stage in plan.stages} == {(0, 1)}
+    assert read_plan(GOLDEN / "plan_divided.json").rank_order == RANK_ORDER
 
 
 def test_a_profile_of_version_1_is_read_with_what_stood_among_the_free(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ MEANING = (
     r"lies? between 0 and \d+$",  # a span's rank is one of the timeline's
     r"which is not listed|does not hold|listed twice|form a cycle|listed before",
     r"memory of \d+ ranks",
-    r"objective / lower bound - 1|the lower bound",
+    r"objective / lower bound - 1|(the|a) lower bound",
     r"do not make the",
     r"the operators give",
     r"must be a rising list|must start at 0 and rise",

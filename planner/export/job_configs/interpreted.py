@@ -12,6 +12,7 @@ from costmodel.stages.config import StageConfig
 from planner.export.given import operators_of
 from planner.export.job_configs.facts import Facts
 from planner.graph.layout import part_letters
+from planner.plan.rank_order import RANK_ORDER, RankOrder
 from simulator.schedules.kind import Orders
 
 OPTIMIZERS: Mapping[str, str] = {
@@ -40,6 +41,7 @@ class TodaysJob:
     optimizer: str = "adam"
     habits: Mapping[str, object] = field(default_factory=dict)
     orders: Orders = ()
+    rank_order: RankOrder = RANK_ORDER
 
     @property
     def num_devices(self) -> int:

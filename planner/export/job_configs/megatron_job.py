@@ -21,6 +21,7 @@ from planner.export.job_configs.interpreted import (
 from planner.export.job_configs.layer_rows import megatron_counts, with_ends
 from planner.export.read_layout import read_rows
 from planner.graph.layout import Rows, layout_text, parse_layout
+from planner.plan.rank_order import PIPELINE_INSIDE, RANK_ORDER
 from planner.question.effort import check_reach
 
 LETTERS = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
@@ -79,6 +80,7 @@ def megatron_job(facts: Facts, graph: OperatorGraph, given_world: int, unsaid: s
         _optimizer(facts),
         _habits(facts),
         given.orders,
+        PIPELINE_INSIDE if facts.flag("pipeline_inside") else RANK_ORDER,
     )
 
 

@@ -45,9 +45,8 @@ def todays_plan(path: str | Path, trainer: str, profile: Profile, given_world: i
         When the job is of another model.
     """
     job, facts = todays_job(read_entries(path, trainer), trainer, profile, given_world, Path(path).parent)
-    given = Given(
-        f"the job {Path(path).name} of {trainer}", job.stages, job.places, job.config, job.schedule, job.orders
-    )
+    source = f"the job {Path(path).name} of {trainer}"
+    given = Given(source, job.stages, job.places, job.config, job.schedule, job.orders, job.rank_order)
     plan = given_plan(_problem(profile, job), given, must_fit=False)
     told = {"trainer": trainer, "precision": job.precision, "optimizer": job.optimizer, "habits": dict(job.habits)}
     ignored = [{"key": key, "why": why} for key, why in facts.ignored]

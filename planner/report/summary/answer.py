@@ -13,6 +13,7 @@ from planner.plan.file import stages_to_json
 from planner.plan.fitting import DOES_NOT_FIT, FITS, MAY_NOT_FIT, fitting_of
 from planner.plan.limited_by import WORDS
 from planner.plan.provenance import job_of, rank_limits
+from planner.plan.rank_order import RANK_ORDER
 from planner.plan.replay import depth, replay
 from planner.plan.rung import SINGLE, cost_per_million_samples, rung
 from planner.question.assumptions import step_interval
@@ -190,6 +191,7 @@ class PlanAnswer:
             f"{size(max(prediction.peak_memory_upper_bytes))}: {fitting_of(plan)}{self._limit_not_kept()}",
             f"runs on      {', '.join(plan.runs_on) or 'no trainer as it is'}",
             *self._unrun(),
+            *([f"rank order   {', '.join(plan.rank_order)}"] if plan.rank_order not in ((), RANK_ORDER) else []),
             f"assumes      {assumed(plan)}",
             *([f"baselines    {', '.join(rivals)}"] if rivals else []),
             *ladder(plan, 0 if whole else MOST_ROWS),

@@ -61,16 +61,14 @@ class FamilyBounds:
             self.of[family], self._raised[family] = self._bound_ns(self.prepared.free_bounds.work_ns, family) or 0, 0
 
     def rise(self, family: Family, bound_ns: int, *, by_times: bool = False) -> None:
-        """Take what is proved of a family whatever the order of its devices.
+        """Take what is proved of a family in whatever arrangement of its devices.
 
         What its times alone prove holds where forwards run again, too, which only adds to them.
         """
-        number = len(self.prepared.families.device_permutations)
-        for permutation, recompute in product(range(number), RECOMPUTE):
+        number = len(self.prepared.families.arrangements)
+        for arrangement, recompute in product(range(number), RECOMPUTE):
             if recompute == family.config.recompute or (by_times and family.config.recompute == "none"):
-                one = replace(
-                    family, device_permutation=permutation, config=replace(family.config, recompute=recompute)
-                )
+                one = replace(family, arrangement=arrangement, config=replace(family.config, recompute=recompute))
                 if one in self.of:
                     self.of[one] = max(self.of[one], bound_ns)
 

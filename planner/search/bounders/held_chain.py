@@ -46,8 +46,7 @@ class _Chain:
         self._most, self._fastest = most_ns, max(problem.speeds)
         self._count, places = families.microbatches_per_replica(family), families.max_pipeline_stages(family)
         pieces = prepared.free_bounds.bottlenecks.pieces
-        ranks = tuple(range(family.devices_per_stage))
-        states = families.models(family.microbatch_size)[0].states_of(family.config, ranks)
+        states = families.models(family.microbatch_size)[0].states_of(family.config, families.stage_ranks(family))
         self.works = _over(np.array(line.works) / self._fastest)
         self._room = max(problem.memory_limits_bytes) - _over(np.array([sum(states[i] for i in row) for row in pieces]))
         self._kept = _over(np.array(line.kept))

@@ -39,7 +39,7 @@ def line_of(prepared: PreparedProblem, family: Family, *, adds: bool) -> "ChainB
     lines = split or prepared.free_bounds.fills(family)
     if len(models) > 1 or not lines or prepared.families.even_ns(family) is None:
         return None
-    ranks, several = tuple(range(family.devices_per_stage)), prepared.families.microbatches_per_replica(family) > 1
+    ranks, several = prepared.families.stage_ranks(family), prepared.families.microbatches_per_replica(family) > 1
     times, kept, again = models[0].stays(family.config, ranks, adds=adds and several, split_backward=split)
     pieces = prepared.free_bounds.bottlenecks.pieces
     return ChainBound(
@@ -67,7 +67,7 @@ def by_replicas_ns(prepared: PreparedProblem, family: Family) -> int:
     fitted = all(limits) and family.config.zero == 0 and prepared.free_bounds.fills(family)
     if len(models) > 1 or not fitted or families.even_ns(family) is None:
         return 0
-    ranks, fastest = tuple(range(family.devices_per_stage)), max(problem.speeds)
+    ranks, fastest = families.stage_ranks(family), max(problem.speeds)
     replicas = families.capacity(family, problem.num_devices // family.devices_per_stage)
     times = models[0].stays(family.config, ranks, adds=families.adds_by_replicas(family))[0]
     states, pieces = models[0].states_of(family.config, ranks), prepared.free_bounds.bottlenecks.pieces

@@ -96,7 +96,7 @@ class Exact:
 
     def _parts(self) -> Iterator[Part]:
         """Yield what the cut model knows; with one stage, or all of them in a line, a graph is a line."""
-        first = (family for family in tuple(self.bounds.of) if family.device_permutation == 0)
+        first = (family for family in tuple(self.bounds.of) if family.arrangement == 0)
         for family in filter(self.prepared.free_bounds.is_cut_exactly, first):
             cuts = self.prepared.cuts(family)
             self.bounds.rise(family, self.prepared.free_bounds.closed_form_ns(family))
@@ -207,9 +207,9 @@ class Exact:
         self.bounds.rise(family, bound_ns)
 
     def _ordered(self, family: Family) -> list[Family]:
-        """Return a family in each permutation of its devices."""
-        number = len(self.prepared.families.device_permutations)
-        return [replace(family, device_permutation=index) for index in range(number)]
+        """Return a family in each arrangement of its devices."""
+        number = len(self.prepared.families.arrangements)
+        return [replace(family, arrangement=index) for index in range(number)]
 
     def _cut_data(self, part: Part) -> CutData:
         """Return the cut problem of a part, into as many stages as the target runs."""

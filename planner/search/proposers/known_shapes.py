@@ -190,7 +190,7 @@ class FirstPlans:
         """Yield of each shape and micro-batch size the plainest row that is estimated to fit, the fastest first."""
         rows = table.rows
         fits = np.flatnonzero(table.memory_bytes <= limit_bytes)
-        pipeline = rows.places, rows.chunks, rows.device_permutation
+        pipeline = rows.places, rows.chunks, rows.arrangement
         keys = rows.tensor, rows.context, rows.expert, rows.expert_tensor, rows.data, rows.size, *pipeline
         # full recompute after every ZeRO, offload after all: the first of a shape is the plainest
         # a host's replicas divide states only where that is estimated to be faster
@@ -206,8 +206,7 @@ class FirstPlans:
         for row in table.by_estimate(self._limit_bytes, step_ns):
             if CERTAIN * step_ns[row] > self._best_ns:
                 return
-            experts = rows.expert, rows.expert_tensor
-            columns = rows.tensor, rows.places, rows.chunks, *experts, rows.device_permutation
+            columns = rows.tensor, rows.places, rows.chunks, rows.expert, rows.expert_tensor, rows.arrangement
             key = tuple(int(column[row]) for column in columns)
             number[key] = number.get(key, 0) + 1
             if number[key] <= NUM_ALIKE:

@@ -53,7 +53,7 @@ def _estimates(prepared: PreparedProblem, table: FamilyTable) -> dict[int, float
     """Return rows that are near the memory as they are, with estimates of their steps as they may be made to fit."""
     rows, limit, found = table.rows, prepared.most_bytes, dict[int, float]()
     single = (rows.chunks == 1) & (rows.places > 1) & (rows.count > 1)
-    columns = [rows.division, rows.data, rows.places, rows.device_permutation, rows.zero, rows.offload]
+    columns = [rows.division, rows.data, rows.places, rows.arrangement, rows.zero, rows.offload]
     order = np.lexsort((rows.recompute, *columns))
     for _, group in groupby(order[single[order]].tolist(), key=lambda i: tuple(int(column[i]) for column in columns)):
         alike = list(group)
@@ -85,7 +85,8 @@ class MemoryCuts:
         self._places = int(table.rows.places[row])
         self._order, self._spans = prepared.orders[0], spans
         only = table.rows.where(np.arange(len(table)) == row)
-        self._prices = SegmentPrices(prepared.problem, only, table.line, self._spans)
+        orders = prepared.families.rank_orders
+        self._prices = SegmentPrices(prepared.problem, only, table.line, self._spans, orders)
 
     def found(self, best_ns: float) -> Iterator[Evaluated]:
         """Yield cuts that are estimated to be faster than this, simulated, while programmes learn from them."""

@@ -105,9 +105,7 @@ def _dealt(prepared: PreparedProblem, found: Candidate, number: int) -> list[ran
     The longest of what stages take is the least, each on devices that follow each other in the order, whose slowest one
     sets its pace; devices that serve nothing stay idle.
     """
-    family = Family(
-        replace(found.places[0].config, data=1, shard_group=0), found.microbatch_size, device_permutation=number
-    )
+    family = Family(replace(found.places[0].config, data=1, shard_group=0), found.microbatch_size, arrangement=number)
     cuts, speeds = prepared.cuts(family), np.array(prepared.families.speeds(family))
     works, closings = by_stage(found.partition, cuts.paces_ns), by_stage(found.partition, cuts.closing_ns)
     count, size = prepared.problem.global_batch // found.microbatch_size, len(speeds)

@@ -16,7 +16,9 @@ from planner.candidate.from_plan_file import candidate_of, is_line, partition_of
 from planner.candidate.make import make
 from planner.candidate.order import WITHIN_LIMIT
 from planner.graph.atoms import Partition
+from planner.graph.layers import first_layers
 from planner.plan import Plan, SearchResult
+from planner.plan.rank_order import rank_order_of
 from planner.question.problem import AUTO, Problem
 from planner.question.targets import in_line, refusal
 from planner.search.bounders.family_bounds import FamilyBounds
@@ -102,8 +104,15 @@ def _conflicts(old: Plan, prepared: PreparedProblem) -> Iterator[str]:
     if problem.global_batch % (size * (min(replicas) if len(replicas) == 1 else 1)):
         on = f" on {min(replicas)} replicas" if replicas != {1} else ""
         yield f"its micro-batches of {size}{on} do not divide the batch of {problem.global_batch}"
-    own = {"stages": {places}, "chunks": {len(old.stages) // places}}
+    own: dict[str, set[int] | set[str] | set[bool]] = {"stages": {places}, "chunks": {len(old.stages) // places}}
     own["sequence_parallel"] = {stage.config.sequence > 1 for stage in old.stages}
+    if problem.space.rank_order:
+        configs, ranks = zip(*((stage.config, stage.ranks) for stage in old.stages), strict=True)
+        follows = bool(rank_order_of(configs, ranks, [problem.space.ranks]))
+        own["rank_order"] = {problem.space.rank_order if follows else ",".join(old.rank_order) or "none"}
+    if problem.space.recompute_layers:
+        own["recompute_layers"] = {_layers_again(old, problem)}
+        own["recompute"] = {problem.space.recompute or "full"}
     for name, value in problem.space.to_json().items():
         has = own.get(name) or {getattr(stage.config, name) for stage in old.stages}
         if has != {value}:
@@ -120,13 +129,21 @@ def _conflicts(old: Plan, prepared: PreparedProblem) -> Iterator[str]:
         yield "its stages form no line, and must here"
 
 
+def _layers_again(old: Plan, problem: Problem) -> int:
+    """Return the number of layers that the problem runs again where each stage of an old plan does so; else 0."""
+    graph, count = problem.profile.graph, problem.space.recompute_layers or 0
+    rows = ([graph.index[name] for name in stage.operators] for stage in old.stages)
+    wanted = [first_layers(graph, row, count) for row in rows]
+    return count if wanted == [stage.config.recomputed_operators for stage in old.stages] else 0
+
+
 def _family(prepared: PreparedProblem, candidate: Candidate) -> Family | None:
     """Return the family whose cuts place such a candidate."""
     places = candidate.places
     chunks = candidate.num_stages // len({place.ranks for place in places})
     own = places[0].config, candidate.microbatch_size, chunks
-    for order in range(len(prepared.families.device_permutations)) if not prepared.pinned.places else ():
-        family = Family(*own, order)
+    for arrangement in range(len(prepared.families.arrangements)) if not prepared.pinned.places else ():
+        family = Family(*own, arrangement)
         if prepared.families.holds(family) and prepared.cuts(family).places(candidate.partition) == places:
             split = candidate.schedule == WITHIN_LIMIT and allows_split_backward(prepared.problem)
             return with_split_backward(family) if split else family

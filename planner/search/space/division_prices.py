@@ -22,6 +22,7 @@ from costmodel.stages.strategies.amounts import ActionAmounts, HeldAmounts
 from costmodel.stages.strategies.quotient import Quotient, quotient_of
 from planner.candidate.make import version
 from planner.graph.atoms import Atoms
+from planner.plan.rank_order import first_ranks
 from planner.question.problem import Problem
 from planner.search.space import sums_cache
 from planner.search.space.even_stages import Floats, Ints
@@ -136,13 +137,13 @@ class DivisionPrices:
             When an operator cannot be divided so.
         """
         if (division, size) not in self._actions:
-            self._actions[division, size] = self._model(size).action_amounts(*_placed(division, "none"))
+            self._actions[division, size] = self._model(size).action_amounts(*self._placed(division, "none"))
         return self._actions[division, size]
 
     def held(self, division: OperatorDegrees, recompute: str) -> HeldAmounts:
         """Return what each operator of the pieces holds, of one micro-batch of the smallest size."""
         if (division, recompute) not in self._held:
-            found = self._model(self.smallest).held_amounts(*_placed(division, recompute))
+            found = self._model(self.smallest).held_amounts(*self._placed(division, recompute))
             self._held[division, recompute] = found
         return self._held[division, recompute]
 
@@ -175,7 +176,7 @@ class DivisionPrices:
             (graph.operators, graph.tensors, graph.parameters, profile.times, profile.whole, profile.accumulate_of),
             (profile.device, profile.dtype, profile.shards, self._quotient.standing_for, problem.calibration.digest),
             (problem.machines, problem.training, self._order.tolist(), self._atoms.members, self._crossing.tolist()),
-            (self.smallest, list(rows)),
+            (self.smallest, list(rows), problem.space.ranks),
         )
         return sha256(repr(content).encode()).hexdigest()
 
@@ -247,10 +248,9 @@ class DivisionPrices:
             found[int(self._place[flow.producer]) + 1 : max(ends) + 1] += sizes[flow.tensor]
         return found
 
-
-def _placed(division: OperatorDegrees, recompute: str) -> tuple[StageConfig, tuple[int, ...]]:
-    """Return a division on as few ranks as it needs."""
-    block = division.tensor * division.context
-    ranks = tuple(range(lcm(block, division.expert * division.expert_tensor)))
-    config = StageConfig(len(ranks) // block, *division[:-1], expert_tensor=division.expert_tensor)
-    return replace(config, recompute=recompute), ranks
+    def _placed(self, division: OperatorDegrees, recompute: str) -> tuple[StageConfig, tuple[int, ...]]:
+        """Return a division on as few ranks as it needs."""
+        block = division.tensor * division.context
+        num_ranks = lcm(block, division.expert * division.expert_tensor)
+        config = StageConfig(num_ranks // block, *division[:-1], expert_tensor=division.expert_tensor)
+        return replace(config, recompute=recompute), first_ranks(config, 1, self._problem.space.ranks)

@@ -14,9 +14,10 @@ from costmodel.stages.config import OFFLOAD, RECOMPUTE, StageConfig
 from costmodel.stages.strategies import StrategyModel
 from costmodel.stages.strategies.blocks import block_names
 from planner.candidate.order import WITHIN_LIMIT
+from planner.plan.rank_order import RankOrder, first_ranks
 from planner.question.problem import AUTO, ONE_A_DEVICE, Problem, divisors
 from planner.question.targets import config_not_run
-from planner.search.space.device_permutations import device_permutations
+from planner.search.space.device_permutations import Arrangement, arrangements, device_permutations
 from planner.search.space.dropped import Dropped
 from simulator.schedules import SCHEDULES
 
@@ -34,14 +35,14 @@ LEAST_TOKENS = 256
 class Family:
     """What all candidates of a family have in common.
 
-    `device_permutation` is an index into `FamilySpace.device_permutations`; `split` says whether backwards are split
-    where schedules are open (`planner.search.proposers.split_orders`).
+    `arrangement` is an index into `FamilySpace.arrangements`; `split` says whether backwards are split where schedules
+    are open (`planner.search.proposers.split_orders`).
     """
 
     config: StageConfig
     microbatch_size: int
     chunks: int = 1
-    device_permutation: int = 0
+    arrangement: int = 0
     split: bool = False
 
     @property
@@ -128,7 +129,7 @@ class FamilySpace:
             and config in self._run_with(degrees)
             and family.microbatch_size in self.problem.microbatch_sizes_of(config.data)
             and family.chunks in self.numbers_of_chunks(degrees)
-            and family.device_permutation < len(self.device_permutations)
+            and family.arrangement < len(self.arrangements)
         )
 
     @cached_property
@@ -196,6 +197,24 @@ class FamilySpace:
         if self.problem.pins and self.problem.pins.stages:
             return (tuple(range(self.problem.num_devices)),)
         return device_permutations(self._kinds)
+
+    @cached_property
+    def arrangements(self) -> tuple[Arrangement, ...]:
+        """How places may take the ranks: first in each permutation, as any family may, then in other rank orders.
+
+        Families have those only where they are estimated to gain (`FamilyTable`), and what bounds them in the usual
+        order bounds them there, whose replicas are farther apart.
+        """
+        return arrangements(self.problem, self.device_permutations)
+
+    @property
+    def rank_orders(self) -> list[RankOrder]:
+        """The rank order of each arrangement."""
+        return [arrangement.rank_order for arrangement in self.arrangements]
+
+    def stage_ranks(self, family: Family) -> tuple[int, ...]:
+        """Return the ranks of a stage by itself, which in no place of a pipeline are closer to each other."""
+        return first_ranks(family.config, 1, self.problem.space.ranks)
 
     @cached_property
     def _kinds(self) -> list[tuple[int, float]]:

@@ -1,6 +1,6 @@
 """Families as columns of numbers. Leaves out what they take and hold."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
 import numpy as np
@@ -33,8 +33,8 @@ class FamilyRows:
         ``size`` samples a micro-batch, ``count`` of them on each replica.
     shard_group : array of int
         Replicas that divide states under ZeRO; 0 for all.
-    recompute, offload, device_permutation : array of int
-        Positions in `RECOMPUTE`, `OFFLOAD`, and in `FamilySpace.device_permutations`.
+    recompute, offload, arrangement : array of int
+        Positions in `RECOMPUTE`, `OFFLOAD`, and in `FamilySpace.arrangements`.
     """
 
     division: Ints
@@ -48,7 +48,7 @@ class FamilyRows:
     count: Ints
     places: Ints
     chunks: Ints
-    device_permutation: Ints
+    arrangement: Ints
     shard_group: Ints
     zero: Ints
     recompute: Ints
@@ -68,6 +68,12 @@ class FamilyRows:
         return np.where(self.shard_group > 0, self.shard_group, self.data) * self.context
 
     @cached_property
+    def replica_ranks(self) -> Ints:
+        """Ranks of one replica of a place, with the replicas that its experts spread over."""
+        block, parts = self.tensor * self.context, self.expert * self.expert_tensor
+        return block * np.maximum(1, np.where(parts % block == 0, parts // block, 1))
+
+    @cached_property
     def num_stages(self) -> Ints:
         """Stages of a pipeline."""
         return self.places * self.chunks
@@ -75,3 +81,10 @@ class FamilyRows:
     def where(self, mask: NDArray[np.bool_]) -> "FamilyRows":
         """Return some of the rows."""
         return FamilyRows(*(getattr(self, field.name)[mask] for field in fields(self)))
+
+    def and_again(self, mask: NDArray[np.bool_], arrangement: int) -> "FamilyRows":
+        """Return the rows, and behind them some of them in another arrangement."""
+        more = self.where(mask)
+        more = replace(more, arrangement=np.full(len(more), arrangement))
+        pairs = ((getattr(self, field.name), getattr(more, field.name)) for field in fields(self))
+        return FamilyRows(*map(np.concatenate, pairs))

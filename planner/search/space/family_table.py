@@ -10,11 +10,15 @@ from functools import cached_property
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from costmodel.stages.config import OFFLOAD, RECOMPUTE, StageConfig
 from planner.graph.atoms import Atoms, Partition
 from planner.graph.topological_orders import Order
+from planner.plan.rank_order import RankOrder
+from planner.question.in_stage_support import rank_order_refusal
 from planner.question.problem import Problem
+from planner.search.space.device_permutations import link_sizes
 from planner.search.space.division_prices import DivisionPrices, LinePrices, OperatorDegrees
 from planner.search.space.estimates import Estimates
 from planner.search.space.even_cuts import EvenCuts, even_cuts
@@ -29,7 +33,7 @@ EAGER = frozenset({"eager-1f1b", "graph-eager-1f1b"})
 
 
 WORTH = 0.995
-"""Part of its step that a family has left at most where a smaller group of replicas divides its states."""
+"""Part of its step that a family has left at most where fewer replicas divide its states, or ranks stand otherwise."""
 
 
 class TableSetting(Protocol):
@@ -97,7 +101,26 @@ class FamilyTable:
         twins = whole[self._twin_of]
         twins[:, -2] = twins[:, -1]
         whole, own = np.concatenate([whole, twins]), np.concatenate([own, own[self._twin_of]])
-        return FamilyRows(*whole.T[:-1], *own.T)
+        return self._in_other_orders(FamilyRows(*whole.T[:-1], *own.T))
+
+    def _in_other_orders(self, rows: FamilyRows) -> FamilyRows:
+        """Return rows, and behind them those that other rank orders place on other links."""
+        families = self.prepared.families
+        for index in range(len(families.device_permutations), len(families.arrangements)):
+            own, usual = rows.replica_ranks, rows.arrangement == 0
+            sizes = [(own < size) & (size < rows.ranks * rows.places) for size in link_sizes(self.prepared.problem)]
+            moves = usual & (rows.ranks > own) & (rows.places > 1) & np.logical_or.reduce(sizes)
+            moves[moves] = self._run_in(families.arrangements[index].rank_order, rows.where(moves))
+            self._twin_of = np.concatenate([self._twin_of, np.flatnonzero(moves)])
+            rows = rows.and_again(moves, arrangement=index)
+        return rows
+
+    def _run_in(self, order: RankOrder, rows: FamilyRows) -> NDArray[np.bool_]:
+        """Return which rows the target runs in a rank order."""
+        first, number = distinct(rows.context, rows.expert)
+        alike = (StageConfig(context=int(rows.context[row]), expert=int(rows.expert[row])) for row in first)
+        target = self.prepared.problem.target
+        return np.array([not rank_order_refusal(target, order, config) for config in alike], dtype=bool)[number]
 
     def _numbers_of_places(self, config: StageConfig) -> list[int]:
         """Return the most places, and fewer that use more than half of the devices: divisors and powers of two."""
@@ -137,7 +160,7 @@ class FamilyTable:
         problem = self.prepared.problem
         model = problem.stage_model(self._prices.device, self._prices.smallest)
         self.cuts = self._cut()
-        replicas = ReplicaPrices(problem, model, self.rows)
+        replicas = ReplicaPrices(problem, model, self.rows, self.prepared.families.rank_orders)
         whole_stages, coupled = problem.training.whole_stages, problem.training.coupled
         eager = not EAGER.isdisjoint(problem.schedules)
 
@@ -152,10 +175,10 @@ class FamilyTable:
         self.step_ns = np.where(faster, light.step_ns, known.step_ns)
         self.split_ns = np.where(faster, light.split_ns, known.split_ns)
         self.memory_bytes = of(self.cuts).memory_bytes
-        self._drop_groups()
+        self._drop_twins()
 
-    def _drop_groups(self) -> None:
-        """Have groups fit nowhere that are not estimated to gain over all replicas, which hold less."""
+    def _drop_twins(self) -> None:
+        """Have groups and rank orders fit nowhere that are not estimated to gain over what is usual."""
         if number := len(self._twin_of):
             gains = self.step_ns[-number:] < WORTH * self.step_ns[self._twin_of]
             self.memory_bytes[-number:] = np.where(gains, self.memory_bytes[-number:], np.nan)
@@ -171,7 +194,7 @@ class FamilyTable:
         spread, unlike = np.array(alike)[rows.division], self.prepared.families.unlike
         one = np.ones_like(rows.places)
         places, ranks = (rows.places, rows.ranks) if unlike else (one, one)
-        permutation = rows.device_permutation * unlike
+        permutation = rows.arrangement * unlike
         numbers = np.concatenate([rows.num_stages, rows.places])
         columns = [np.concatenate([column, column]) for column in (spread, places, ranks, permutation)]
         columns.insert(1, numbers)
@@ -209,7 +232,7 @@ class FamilyTable:
             shard_group=int(rows.shard_group[row]),
             expert_tensor=int(rows.expert_tensor[row]),
         )
-        return Family(config, int(rows.size[row]), int(rows.chunks[row]), int(rows.device_permutation[row]))
+        return Family(config, int(rows.size[row]), int(rows.chunks[row]), int(rows.arrangement[row]))
 
     def partition(self, row: int) -> Partition | None:
         """Return the even cut of a row; None where it has fewer stages than asked for."""

@@ -37,7 +37,7 @@ class Families(FamilySpace):
         totals = dict(zip(self.type_names, map(sum, self._works(family)), strict=True))
         names, speeds = self.problem.device_names, self.problem.speeds
         slowest = max(totals.values())
-        ranks = self.device_permutations[family.device_permutation]
+        ranks = self.arrangements[family.arrangement].permutation
         return tuple(slowest / max(1, totals[names[rank]]) * speeds[rank] for rank in ranks)
 
     def _works(self, family: Family) -> list[tuple[int, ...]]:
@@ -120,7 +120,7 @@ class Families(FamilySpace):
         """Return what parameters, gradients and states of the whole model take on one rank of a place."""
         config = replace(family.config, recompute="none")
         if config not in self._states:
-            model, ranks = self.models(family.microbatch_size)[0], tuple(range(family.devices_per_stage))
+            model, ranks = self.models(family.microbatch_size)[0], self.stage_ranks(family)
             self._states[config] = model.states_bytes(config, ranks)
         return self._states[config]
 
@@ -144,7 +144,7 @@ class Families(FamilySpace):
         On the slowest type of device; 0 where one place cannot have it.
         """
         models, config = self.models(family.microbatch_size), replace(family.config, recompute="none")
-        operators, ranks = range(len(self.problem.profile.graph.operators)), tuple(range(family.devices_per_stage))
+        operators, ranks = range(len(self.problem.profile.graph.operators)), self.stage_ranks(family)
         try:
             costs = [model.stage(operators, config, ranks) for model in models]
         except PenstockError:
@@ -156,19 +156,19 @@ class Families(FamilySpace):
         config = family.config
         key = config.division, config.zero, config.shard_group, config.offload, num_places
         if key not in self._updates:
-            ranks, models = tuple(range(family.devices_per_stage)), self.models(family.microbatch_size)
+            ranks, models = self.stage_ranks(family), self.models(family.microbatch_size)
             self._updates[key] = [model.least_update_ns(config, ranks, num_places) for model in models]
         return self._updates[key]
 
     def _microbatches_ns(self, family: Family, num_places: int, again_ns: int) -> list[int]:
         """Return the least time of one micro-batch on stages of each device type, with what ZeRO sends for it."""
-        ranks, models = tuple(range(family.devices_per_stage)), self.models(family.microbatch_size)
+        ranks, models = self.stage_ranks(family), self.models(family.microbatch_size)
         num_stages = num_places * family.chunks
         return [model.least_microbatch_ns(family.config, ranks, num_stages, again_ns) for model in models]
 
     def _closings_ns(self, family: Family, num_places: int) -> list[int]:
         """Return what copies on each type send at least when a step ends, while their places do nothing else."""
-        ranks, models = tuple(range(family.devices_per_stage)), self.models(family.microbatch_size)
+        ranks, models = self.stage_ranks(family), self.models(family.microbatch_size)
         stages, alone = num_places * family.chunks, family.chunks == 1
         return [model.least_closing_ns(family.config, ranks, stages, alone=alone) for model in models]
 
@@ -198,7 +198,7 @@ class Families(FamilySpace):
     def _spread(self, family: Family) -> tuple[StageConfig, tuple[int, ...]]:
         """Return what of a configuration decides the times that add up, on the ranks of the first place."""
         config = replace(family.config, zero=0, offload="none", recompute="none")
-        return config, tuple(range(family.devices_per_stage))
+        return config, self.stage_ranks(family)
 
     def adds_by_replicas(self, family: Family) -> bool:
         """Whether each replica adds up gradients, however many of a family's single devices a stage has."""

@@ -38,7 +38,8 @@ def allows_per_stage_replicas(problem: Problem, pinned: PinnedPlaces) -> bool:
 
     A proof leaves them out.
     """
-    fixed = problem.space.data is not None or problem.space.stages or pinned.places or problem.num_devices == 1
+    fixed = problem.space.data is not None or problem.space.stages or problem.space.rank_order or pinned.places
+    fixed = fixed or problem.num_devices == 1
     run = problem.schedule in (AUTO, IN_FLIGHT, WITHIN_LIMIT, *REPLICA_SCHEDULES)
     run = run and problem.target in ("", "any", "executor")
     return run and not fixed and problem.planner == "ours" and not problem.exact

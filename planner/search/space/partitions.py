@@ -203,8 +203,8 @@ class FamilyPartitions:
 
     def places_in_loop(self, num_stages: int) -> tuple[StagePlacement, ...]:
         """Return the places of a number of stages, all configured as the family is."""
-        places = max(1, num_stages // self.family.chunks)
-        return in_loop(self.family.config, num_stages, places, self.permuted_ranks)
+        places, found = max(1, num_stages // self.family.chunks), self.families.arrangements[self.family.arrangement]
+        return in_loop(self.family.config, num_stages, places, found.permutation, found.rank_order)
 
     def _with_layers(
         self, partition: Partition, places: Sequence[StagePlacement], count: int
@@ -216,11 +216,6 @@ class FamilyPartitions:
         names = (first_layers(self.atoms.graph, row, count) for row in rows)
         configs = (recomputed(place.config, row) for place, row in zip(places, names, strict=True))
         return tuple(replace(place, config=config) for place, config in zip(places, configs, strict=True))
-
-    @property
-    def permuted_ranks(self) -> tuple[int, ...]:
-        """Ranks in the order in which places take them."""
-        return self.families.device_permutations[self.family.device_permutation]
 
     def places_of(self, partition: Partition) -> int:
         """Return in how many places of a loop the stages of a partition run."""

@@ -7,7 +7,7 @@ need to choose where to look: rounding, and the units in which the executor gath
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -17,11 +17,13 @@ from numpy.typing import NDArray
 from costmodel.machines.cluster import Cluster
 from costmodel.machines.cluster_parts import LinkGroup
 from costmodel.machines.collectives import all_gather_ns, all_reduce_ns, reduce_scatter_ns
-from costmodel.stages.config import OFFLOAD
+from costmodel.stages.config import OFFLOAD, StageConfig
 from costmodel.stages.strategies import StrategyModel, host
 from costmodel.stages.strategies.gradients import Overlap
+from costmodel.stages.strategies.groups import Ranks
 from costmodel.stages.strategies.memory import CUBLAS_BYTES
 from costmodel.stages.strategies.states import SCATTERED
+from planner.plan.rank_order import RankOrder, first_ranks, strides
 from planner.question.problem import Problem
 from planner.search.space.even_stages import Floats, Ints
 from planner.search.space.family_rows import FamilyRows, distinct
@@ -70,22 +72,37 @@ class ReplicaPrices:
     model : StrategyModel
         Any of the problem's.
     rows : Rows
+    orders : sequence of RankOrder
+        By arrangement.
     """
 
-    def __init__(self, problem: Problem, model: StrategyModel, rows: FamilyRows) -> None:
+    def __init__(self, problem: Problem, model: StrategyModel, rows: FamilyRows, orders: Sequence[RankOrder]) -> None:
         self._problem, self._model, self._rows, self._training = problem, model, rows, problem.training
         self._copies = rows.sharers
         ends, parts = rows.tensor * rows.sharers, rows.expert * rows.expert_tensor
         self._expert_copies = np.maximum(1, ends // parts)
-        self._groups, self._group_of = self._numbered(ends, rows.tensor)
-        self._expert_groups, self._expert_group_of = self._numbered(ends, parts)
-        self._across, self._across_of = self._numbered(rows.ranks, ends)
+        self._groups: list[Ranks] = []
+        self._expert_groups: list[Ranks] = []
+        self._across: list[Ranks] = []
+        self._place_apart(orders)
 
-    def _numbered(self, ends: Ints, stride: Ints) -> tuple[list[tuple[int, ...]], Ints]:
-        """Return the distinct groups of ranks that hold copies, and each row's."""
-        first, number = distinct(ends, stride)
-        keys = zip(ends[first].tolist(), stride[first].tolist(), strict=True)
-        return [tuple(range(0, end, step)) for end, step in keys], number
+    def _place_apart(self, orders: Sequence[RankOrder]) -> None:
+        """Find the ranks of the first groups of each row's first place, and how far the next place is apart."""
+        rows = self._rows
+        spreads = np.array([order[-1] != "pipeline" for order in orders])[rows.arrangement]
+        columns = (rows.data, rows.tensor, rows.context, rows.expert, rows.expert_tensor, rows.sharers,
+                   rows.arrangement, np.where(spreads, rows.places, 1))  # fmt: skip
+        first, self._number = distinct(*columns)
+        apart = []
+        for data, tensor, context, *experts, sharers, arrangement, places in np.stack(columns, 1)[first].tolist():
+            config = StageConfig(data, tensor, context=context, expert=experts[0], expert_tensor=experts[1])
+            order, end = orders[arrangement], tensor * sharers
+            ranks = first_ranks(config, places, order)
+            self._groups.append(ranks[:end:tensor])
+            self._expert_groups.append(ranks[: end : config.num_expert_parts])
+            self._across.append(ranks[::end])
+            apart.append(strides(config, places, order)["pipeline"])
+        self._apart = np.array(apart)[self._number]
 
     # --- time
 
@@ -151,13 +168,13 @@ class ReplicaPrices:
         """
         rows = self._rows
         slowest, along = np.zeros(len(size_bytes)), np.zeros(len(size_bytes))
-        columns = rows.ranks, rows.places, (rows.chunks > 1).astype(np.int64)
+        columns = self._apart, rows.places, (rows.chunks > 1).astype(np.int64)
         first, of = distinct(*columns)
-        for number, (ranks, places, looped) in enumerate(np.stack(columns, 1)[first].tolist()):
+        for number, (apart, places, looped) in enumerate(np.stack(columns, 1)[first].tolist()):
             here = of == number
-            firsts = range(0, (places - 1) * ranks, ranks)
-            hops = Counter(self._hop(begin, begin + ranks) for begin in firsts)
-            ways = {*hops, *([self._hop((places - 1) * ranks, 0)] if looped and hops else [])}
+            firsts = range(0, (places - 1) * apart, apart)
+            hops = Counter(self._hop(begin, begin + apart) for begin in firsts)
+            ways = {*hops, *([self._hop((places - 1) * apart, 0)] if looped and hops else [])}
             taken = {hop: np.interp(size_bytes[here], PROBES, self._sent_ns(hop)) for hop in ways}
             slowest[here] = np.maximum.reduce([np.zeros(int(here.sum())), *taken.values()])
             along[here] = sum(times * taken[hop] for hop, times in hops.items())
@@ -194,20 +211,19 @@ class ReplicaPrices:
         if not self._rows.shard_group.any():
             return np.zeros(len(parts))
         size = (weights.trained / self._copies + weights.trained_experts / self._expert_copies) * self._wider
-        return self._collective_ns(all_reduce_ns, self._across, self._across_of, size / parts) * parts
+        return self._collective_ns(all_reduce_ns, self._across, size / parts) * parts
 
     def _both_ns(self, collective: Collective, dense: Floats, experts: Floats, parts: Floats) -> Floats:
         """Return the time of `parts` messages one after the other, of dense weights and of experts'."""
-        found = self._collective_ns(collective, self._groups, self._group_of, dense / parts)
+        found = self._collective_ns(collective, self._groups, dense / parts)
         if experts.any():
-            found = found + self._collective_ns(collective, self._expert_groups, self._expert_group_of, experts / parts)
+            found = found + self._collective_ns(collective, self._expert_groups, experts / parts)
         return found * parts
 
-    def _collective_ns(
-        self, collective: Collective, groups: list[tuple[int, ...]], group_of: Ints, size_bytes: Floats
-    ) -> Floats:
-        found = np.zeros(len(size_bytes))
-        for number, ranks in enumerate(groups):
+    def _collective_ns(self, collective: Collective, groups: list[Ranks], size_bytes: Floats) -> Floats:
+        found, known = np.zeros(len(size_bytes)), list(dict.fromkeys(groups))
+        group_of = np.array([known.index(ranks) for ranks in groups])[self._number]
+        for number, ranks in enumerate(known):
             if len(ranks) > 1:
                 here = group_of == number
                 found[here] = np.interp(size_bytes[here], PROBES, self._probed(collective, ranks))

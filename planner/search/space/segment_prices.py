@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.stages.config import OFFLOAD, RECOMPUTE
+from planner.plan.rank_order import RankOrder
 from planner.question.problem import Problem
 from planner.search.space.division_prices import LinePrices
 from planner.search.space.even_stages import Floats, Ints
@@ -85,16 +86,20 @@ class SegmentPrices:
     line : LinePrices
     spans : LayerSpans
         Where the problem fixes how many layers of each stage run again, these do in the way `LAYERS`.
+    orders : sequence of RankOrder
+        By arrangement.
     """
 
-    def __init__(self, problem: Problem, row: FamilyRows, line: LinePrices, spans: LayerSpans) -> None:
+    def __init__(
+        self, problem: Problem, row: FamilyRows, line: LinePrices, spans: LayerSpans, orders: Sequence[RankOrder]
+    ) -> None:
         size = len(spans.positions)
         self.firsts, self.afters = np.triu_indices(size, 1)
         self._spans, self._problem, self._size = spans, problem, size
         columns = (np.repeat(getattr(row, field.name), len(self.firsts)) for field in fields(row))
         rows = FamilyRows(*columns)
         model = problem.stage_model(problem.machines.device_of(0), int(row.size[0]))
-        self._replicas = ReplicaPrices(problem, model, rows)
+        self._replicas = ReplicaPrices(problem, model, rows, orders)
         self._amounts = [
             StageAmounts(replace(rows, recompute=np.full_like(rows.recompute, way)), line, problem.training.coupled)
             for way in range(len(RECOMPUTE))

@@ -9,11 +9,13 @@ from functools import cached_property
 
 from costmodel.stages.config import StageConfig
 from costmodel.stages.strategies import EXECUTOR
-from planner.candidate.candidate import alike, is_looped
+from planner.candidate.candidate import Candidate, alike, is_looped
 from planner.candidate.evaluate import Evaluated
 from planner.candidate.order import WITHIN_LIMIT
 from planner.graph.atoms import Partition
+from planner.plan.rank_order import SEARCHED, RankOrder, rank_order_of
 from planner.plan.rung import RUNGS
+from planner.question.in_stage_support import rank_order_refusal
 from planner.question.pipeline_support import schedule_refusal
 from planner.question.problem import Problem, Report
 from planner.question.targets import RUNNERS, config_not_run
@@ -28,7 +30,7 @@ PLAIN = ("graph-1f1b", "1f1b", "graph-eager-1f1b", "eager-1f1b")
 
 @dataclass
 class CandidatePool:
-    """Best candidate of each kind: strategy, numbers of stages and places, schedule, line or graph, size, who runs it.
+    """Best candidate of each kind: strategy, numbers of stages and places, schedule, size, order of ranks, who runs it.
 
     Attributes
     ----------
@@ -71,7 +73,7 @@ class CandidatePool:
             kind = (
                 each.strategy, known.num_stages, known.schedule, known.line, known.microbatch_size, recompute, runs,
                 self.layer_alignment(known.partition), known.num_devices == self.problem.num_devices,
-                len(set(known.places)),
+                len(set(known.places)), _rank_order(known),
             )  # fmt: skip
             if kind not in self.found or each.sort_key < self.found[kind].sort_key:
                 self.found[kind] = each
@@ -122,6 +124,7 @@ class CandidatePool:
             if name == EXECUTOR and not each.not_divided:
                 return True
             refused = schedule_refusal(name, known.schedule, pipelined=pipelined, looped=looped)
+            refused = refused or rank_order_refusal(name, _rank_order(known), known.places[0].config)
             if name != EXECUTOR and in_line and not refused:
                 return True
         return False
@@ -222,6 +225,11 @@ class CandidatePool:
             gap = best.step_time_ns / self.lower_bound_ns - 1
             line += f", bound {self.lower_bound_ns / 1e6:.3f} ms, gap {100 * gap:.2f} %"
         self.report(line)
+
+
+def _rank_order(known: Candidate) -> RankOrder:
+    """Return the order that is searched which a candidate's ranks follow; empty where they follow neither."""
+    return rank_order_of([place.config for place in known.places], [place.ranks for place in known.places], SEARCHED)
 
 
 def _in_line(strategy: str) -> str:

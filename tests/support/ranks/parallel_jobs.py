@@ -37,6 +37,7 @@ from executor.run import CHECK_PATIENCE
 from planner.candidate.gathering import with_gathering
 from planner.plan import REPLICATE, Plan
 from planner.plan.parts import COLLECTIVES
+from planner.plan.rank_order import RANK_ORDER, RankOrder, ranks_of_places
 from tests.properties.module_promises import layer_of
 from tests.support.plans_by_hand import in_equal_runs, plan_by_hand, split_backwards, with_lanes, with_recompute
 
@@ -206,11 +207,12 @@ def layered_plan(
     border: str = REPLICATE,
     expert: int = 1,
     expert_tensor: int = 0,
+    rank_order: RankOrder = RANK_ORDER,
     **options: Any,
 ) -> Plan:
     """Cut a model where layers begin, or behind a module of theirs, into stages on replicas and lanes of their own.
 
-    More stages than it has layers are cut anywhere.
+    More stages than it has layers are cut anywhere. Stages of equally many replicas take the ranks in an order.
     """
     source = captured(model)
     of, operators = layer_of(source), list(source.operators)
@@ -224,10 +226,13 @@ def layered_plan(
     groups = groups if num_stages <= len(layers) else in_equal_runs(operators, num_stages)
     data, tensor, zero = (row or (least,) * num_stages for row, least in ((data, 1), (tensor, 1), (zero, 0)))
     starts = [sum(data[:s]) for s in range(num_stages)]
+    ranks = [tuple(range(start, start + number)) for start, number in zip(starts, data, strict=True)]
+    if rank_order != RANK_ORDER:
+        ranks = ranks_of_places(StageConfig(data=data[0]), num_stages, rank_order)
     plan = plan_by_hand(
         source,
         groups,
-        ranks=[tuple(range(start, start + number)) for start, number in zip(starts, data, strict=True)],
+        ranks=ranks,
         configs=[
             StageConfig(
                 data=d,

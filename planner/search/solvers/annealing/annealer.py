@@ -137,10 +137,8 @@ def _cut(cuts: FamilyPartitions, line: bool) -> Cut:
     sizes = [cuts.evaluator.pricer.message_bytes((flow.tensor,), cuts.family.config, 1) for flow in flows]
     gradients = [atoms.graph.tensors[flow.tensor].gradient for flow in flows]
     rows = [(f.producer, first, back) for f, first, back in zip(flows, first_reader, gradients, strict=False)]
-    size, most = cuts.family.devices_per_stage, problem.memory_limits_bytes
-    places = cuts.num_places
-    stands = [cuts.permuted_ranks[place * size : (place + 1) * size] for place in range(places)]
-    limits = [min(most[rank] for rank in stands[s % places]) or np.inf for s in range(stages)]
+    places, most = cuts.num_places, problem.memory_limits_bytes
+    limits = [min(most[rank] for rank in place.ranks) or np.inf for place in cuts.places_in_loop(stages)]
     return Cut(
         np.array([forward, backward, cuts.closing_ns, static, kept], float).T.copy(),
         np.array([*rows, (0, len(readers), 0)], np.int64),
@@ -192,10 +190,11 @@ def _parts(held: Sequence[int]) -> list[float]:
 
 def _links(cuts: FamilyPartitions, size_bytes: int) -> Floats:
     """Return the time of an empty message between two places, and of each byte of a large one."""
-    machines, apart, stages = cuts.evaluator.problem.machines, cuts.family.devices_per_stage, cuts.num_stages
+    machines, stages = cuts.evaluator.problem.machines, cuts.num_stages
+    placed = cuts.places_in_loop(stages)
     found = np.zeros((2, stages, stages))
     for p, q in combinations(range(stages), 2):
-        a, b = (cuts.permuted_ranks[place % cuts.num_places * apart] for place in (p, q))
+        a, b = placed[p].ranks[0], placed[q].ranks[0]
         delay = machines.p2p_ns(a, b, 1) if a != b else 0
         found[:, p, q] = delay, max(0.0, machines.p2p_ns(a, b, size_bytes) - delay) / size_bytes if a != b else 0.0
     return found
