@@ -99,7 +99,7 @@ def _parted(machines: Cluster, places: Sequence[StagePlacement], size_bytes: int
         for (i, a), (j, b) in combinations(enumerate(places), 2)
     }
     far_ns = max(times.values())
-    near = nx.Graph([pair for pair, ns in times.items() if ns < far_ns])
+    near: nx.Graph[int] = nx.Graph([pair for pair, ns in times.items() if ns < far_ns])
     near.add_nodes_from(range(len(places)))
     return far_ns, max(map(len, nx.connected_components(near)))
 
