@@ -48,7 +48,7 @@ def failures(num_cases: int) -> list[str]:
 
 def wrong_claim(seed: int) -> str:
     """Return what a search claims falsely of a problem; nothing where all is true."""
-    drawn = Drawn(seed)
+    drawn = DrawnPlans(seed)
     best = min((each.step_time_ns for each in drawn.fitting), default=None)
     with solved_here():
         found = PortfolioSearch(drawn.problem, None, (FirstLook, Bounds)).run()
@@ -60,7 +60,7 @@ def wrong_claim(seed: int) -> str:
 
 
 @dataclass(frozen=True)
-class Drawn:
+class DrawnPlans:
     """A random problem, and plans of it in which stages differ."""
 
     seed: int
