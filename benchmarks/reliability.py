@@ -74,6 +74,12 @@ def _lattice_bounds(num_cases: int) -> list[str]:
     return failures(num_cases)
 
 
+def _bounds_by_stage(num_cases: int) -> list[str]:
+    from tests.properties.by_stage_promises import failures
+
+    return failures(num_cases)
+
+
 def _best_is_found(num_cases: int) -> list[str]:
     from tests.properties.search_promises import failures
 
@@ -334,6 +340,13 @@ PROMISES = [
         60,
         2_000,
         _lattice_bounds,
+    ),
+    Promise(
+        "bounds-by-stage",
+        "No bound is above a plan whose stages differ in replicas, ZeRO or recompute, on fast and slow networks",
+        10,
+        1_000,
+        _bounds_by_stage,
     ),
     Promise(
         "best-is-found",

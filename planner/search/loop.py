@@ -24,6 +24,7 @@ from planner.search.proposers.in_flight import MicrobatchesInFlight
 from planner.search.proposers.known_shapes import KnownShapes
 from planner.search.proposers.lowest_memory import LowestMemory
 from planner.search.proposers.memory_cuts import CutsWithinMemory
+from planner.search.proposers.options_by_stage import OptionsByStage
 from planner.search.proposers.provers import Bounds, ExactProof
 from planner.search.proposers.replicas_by_stage import ReplicasByStage
 from planner.search.proposers.sibling_families import OtherOptions
@@ -42,8 +43,8 @@ FIRST = (WarmStart, KnownShapes)
 """Subsolvers that are done before anything else."""
 PORTFOLIO = (
     FirstLook, LowestMemory, CutsWithinMemory, SplitBackward, SplitSiblings, SplitLocalSearch, EveryCut, BriefAnnealing,
-    BriefSplitAnnealing, OtherOptions, RoundsOfAnnealing, Lines, ReplicasByStage, CpSatProposer, MicrobatchesInFlight,
-    Bounds, ExactProof,
+    BriefSplitAnnealing, OtherOptions, RoundsOfAnnealing, Lines, ReplicasByStage, OptionsByStage, CpSatProposer,
+    MicrobatchesInFlight, Bounds, ExactProof,
 )  # fmt: skip
 """Subsolvers that take turns after the first plans; of equal rates the first comes first."""
 
@@ -181,9 +182,11 @@ class PortfolioSearch:
         )
 
     def _bound(self) -> SearchBound:
-        """Return what is proved; no bound of a space ranges over an old plan that is not in it."""
+        """Return what is proved; bounds of families range over no old plan, or best one, that is in none of them."""
         bounds, old_plan = self.state.bounds, self.state.old_plan
-        if not (bounds.seen_all and (old_plan is None or old_plan.in_space)):
+        in_space = old_plan is None or old_plan.in_space
+        found = bounds.pool.found
+        if not (bounds.seen_all and in_space and (not found or bounds.range_over(bounds.pool.best.candidate))):
             bound = SearchBound(self.state.prepared.free_bounds.work_over_devices_ns, scope=OVER_DEVICES)
         else:
             bound = SearchBound(bounds.least_ns, bounds.looped_ns, bounds.split_backward_ns)

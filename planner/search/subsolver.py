@@ -6,10 +6,11 @@ families. Leaves out whose turn it is.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Hashable
+from collections.abc import Generator, Hashable, Iterable
 from functools import cached_property
 from typing import ClassVar
 
+from planner.candidate.evaluate import Evaluated
 from planner.question.problem import Problem, Report
 from planner.question.targets import default_target
 from planner.search.bounders.family_bounds import FamilyBounds
@@ -69,6 +70,18 @@ class SearchState:
         """Count a family among those that were priced."""
         self.looked.add(family)
         self.bounds.num_seen = len(self.looked)
+
+    def offer_by_stage(self, candidates: Iterable[Evaluated]) -> None:
+        """Take candidates whose stages may differ.
+
+        One over which no bound of a family ranges counts where it is so much faster than the best plan that this would
+        not be chosen as the simpler one.
+        """
+        pool = self.pool
+        for each in candidates:
+            faster = not pool.best_fits or each.step_time_ns * self.problem.near < pool.best.step_time_ns
+            if faster or self.bounds.range_over(each.candidate):
+                pool.offer([each])
 
     def has_plan(self) -> bool:
         """Whether anything that the target runs was found to fit."""

@@ -130,6 +130,20 @@ def test_what_is_gathered_and_scattered_in_a_step_stands_in_the_plan(ranks: Rank
             assert planned["all_gather"][0]
 
 
+@pytest.mark.parametrize(
+    ("zero", "data"), [((1, 3), (2, 2)), ((0, 1), (1, 3)), ((0, 3), (1, 3))], ids=lambda row: str(row)
+)
+def test_stages_divide_states_each_in_its_own_way(
+    ranks: RankPool, zero: tuple[int, ...], data: tuple[int, ...]
+) -> None:
+    """ZeRO by stage, beside one replica, too, has the gradients of one process; what ZeRO-3 sends is as planned."""
+    degrees = {"num_stages": 2, "data": data, "zero": zero, "num_microbatches": 6}
+    assert ranks.run(jobs.errors, model=LLAMA, how="none", num_steps=2, **degrees)[0]["gradient"] <= 1e-5
+    for rows in ranks.run(jobs.collectives, model=ZOO, **degrees) if 3 in zero else ():
+        for counted, planned in rows:
+            assert counted == planned
+
+
 @pytest.mark.parametrize(("zero", "schedule"), [(1, "graph-1f1b"), (2, "split"), (3, "graph-1f1b")])
 def test_shard_groups_have_the_gradients_of_one_process(ranks: RankPool, zero: int, schedule: str) -> None:
     """Groups 2 x 2; ``python -m benchmarks.reliability --only shard-groups`` has 2 x 4, and two stages of 2 x 2."""

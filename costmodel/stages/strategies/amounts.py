@@ -92,7 +92,7 @@ class OperatorAmounts:
         self._build = Build(self.measured, cluster, training, Efficiency(self.measured, training))
         self._memory_model, self._steps = MemoryModel(self._build), StepTimes(self._build)
         self._stubborn: dict[Degrees, tuple[int, ...]] = {}
-        self._bare: dict[Degrees, int] = {}
+        self._bare: dict[Degrees, tuple[int, ...]] = {}
         self._vectors = VectorCache(self._build)
         self._savings: dict[tuple[Degrees, str | tuple[str, ...]], list[tuple[int, int]]] = {}
 
@@ -108,10 +108,20 @@ class OperatorAmounts:
         UsageError
             When an operator cannot be divided as asked.
         """
+        return sum(self.bare_works_ns(config))
+
+    def bare_works_ns(self, config: StageConfig) -> tuple[int, ...]:
+        """Return the same of all operators of each kind.
+
+        Raises
+        ------
+        UsageError
+            When an operator cannot be divided as asked.
+        """
         degrees = self._degrees(config)
         if degrees not in self._bare:
             self.check_divides(range(len(self.profile.graph.operators)), config)
-            self._bare[degrees] = self._build.bare_work_ns(degrees)
+            self._bare[degrees] = self._build.bare_works_ns(degrees)
         return self._bare[degrees]
 
     def least_work_ns(self, operators: Sequence[int], config: StageConfig, ranks: Sequence[int]) -> int:

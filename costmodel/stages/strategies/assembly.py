@@ -82,15 +82,15 @@ class Build:
         """Return a quarter of a layer's work, which runs during each of its four all-to-alls of another micro-batch."""
         graph = self.model.profile.graph
         layers = sum(is_expert(o) and not feeds_experts(graph, i) for i, o in enumerate(graph.operators))
-        return self.bare_work_ns(degrees) // (4 * layers) if layers else 0
+        return sum(self.bare_works_ns(degrees)) // (4 * layers) if layers else 0
 
-    def bare_work_ns(self, degrees: Degrees) -> int:
-        """Return what all operators take by themselves, F, and I and W of those that have them."""
-        graph, found = self.model.profile.graph, 0
+    def bare_works_ns(self, degrees: Degrees) -> tuple[int, ...]:
+        """Return what all operators of each kind take by themselves, F, and I and W of those that have them."""
+        graph, found = self.model.profile.graph, list[int]()
         for i, count in self.equivalence.operators.items():
             forward, *backward = self.efficiency.times(i, degrees)
-            found += count * (forward + sum(backward) * graph.operators[i].trainable)
-        return found
+            found.append(count * (forward + sum(backward) * graph.operators[i].trainable))
+        return tuple(found)
 
     def whole_work_ns(self, degrees: Degrees, groups: StageGroups) -> tuple[int, int]:
         """Return what all operators take together of F, and of I and W: one of each kind is priced."""

@@ -12,7 +12,7 @@ from itertools import count, islice, product
 from costmodel.errors import NoPlanFits
 from costmodel.stages.config import RECOMPUTE
 from costmodel.stages.strategies.amounts import NEVER
-from planner.candidate.candidate import is_looped
+from planner.candidate.candidate import Candidate, is_looped
 from planner.candidate.order import WITHIN_LIMIT
 from planner.question.problem import AUTO
 from planner.search.bounders.held_chain import held_chain_ns
@@ -181,6 +181,17 @@ class FamilyBounds:
         whole = [family for family in open_ones if family.chunks == 1]
         looped = bool(self.pool.found) and is_looped(self.pool.best.candidate.places)
         return open_ones if looped or not whole or self.prepared.problem.exact else whole
+
+    def range_over(self, candidate: Candidate) -> bool:
+        """Whether bounds of families range over a candidate.
+
+        They do where its stages are configured alike, but for recompute, and for replicas that nothing divides.
+        """
+        configs = [place.config for place in candidate.places]
+        alike = {replace(config, recompute="none", recomputed_operators=()) for config in configs}
+        alone = {replace(config, data=1, shard_group=0) for config in alike}
+        replicas = {family.config for family in self._by_replicas}
+        return bool(self.prepared.pinned.places) or len(alike) == 1 or (len(alone) == 1 and alone <= replicas)
 
     @property
     def split_counts(self) -> bool:

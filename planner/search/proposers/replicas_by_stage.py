@@ -1,8 +1,8 @@
 """Replicas that differ by stage: the devices that a pipeline leaves over go where they shorten its slowest stage most.
 
-Takes the best cuts of single devices and deals the devices out anew, in each order of unlike ones, so that the longest
-of what stages take is the least. Stages stay otherwise configured as they are, unless they are over the memory. Leaves
-out tensor and context degrees, and stages on devices that do not follow each other in an order.
+Takes the best cuts into stages that no ranks divide and deals the devices out anew, in each order of unlike ones, so
+that the longest of what stages take is the least. Stages stay otherwise configured as they are, unless they are over
+the memory. Leaves out tensor and context degrees, and stages on devices that do not follow each other in an order.
 """
 
 from collections.abc import Generator, Iterator, Sequence
@@ -12,7 +12,7 @@ from itertools import product
 import numpy as np
 
 from costmodel.stages.config import RECOMPUTE
-from planner.candidate.candidate import Candidate, StagePlacement, in_loop
+from planner.candidate.candidate import Candidate, StagePlacement, in_loop, is_looped
 from planner.candidate.evaluate import Evaluated
 from planner.search.proposers.enumeration import every_partition
 from planner.search.space.family import Family
@@ -48,7 +48,7 @@ class ReplicasByStage(Subsolver):
             if found not in self.done and 4 * count * found.num_stages <= MOST_ACTIONS:
                 self.done.add(found)
                 with prepared.dropped.candidate():
-                    self.state.pool.offer(_varied(prepared, found))
+                    self.state.offer_by_stage(_varied(prepared, found))
                 yield
 
 
@@ -60,7 +60,7 @@ def _varied(prepared: PreparedProblem, found: Candidate) -> Iterator[Evaluated]:
         dealt = _dealt(prepared, found, number)
         for schedule in names if dealt else ():
             places = _places(found.places, dealt or (), order)
-            plain = replace(found, places=places, schedule=schedule, line=False)
+            plain = replace(found, places=places, schedule=schedule, line=False, orders=())
             under = prepared.evaluated(plain)
             yield from under
             if not any(each.fits for each in under):
@@ -80,23 +80,27 @@ def _saving(prepared: PreparedProblem, found: Candidate) -> Iterator[Evaluated]:
 
 
 def _starts(prepared: PreparedProblem, pool: CandidatePool) -> list[Candidate]:
-    """Return the best cuts whose stages stand on single devices, one for each number of stages and size.
+    """Return the best cuts into stages that no ranks divide, one for each number of stages and size.
 
-    Where there are few cuts, all of those as such a best one is configured.
+    Where there are few cuts, all of those as the best of these is configured.
     """
-    best: dict[tuple[int, int], Candidate] = {}
-    for each in sorted(pool.found.values(), key=lambda each: each.sort_key):
-        found = each.candidate
-        alone = all(len(place.ranks) == 1 for place in found.places) and found.num_devices == found.num_stages
-        if alone and found.num_stages > 1:
-            best.setdefault((found.num_stages, found.microbatch_size), found)
-    chosen = list(best.values())[:NUM_CUTS]
-    if not chosen:
+    ranked = (each.candidate for each in sorted(pool.found.values(), key=lambda each: each.sort_key))
+    whole = [found for found in ranked if _is_whole(found)]
+    if not whole:
         return []
-    one, config = chosen[0], chosen[0].places[0].config
-    one = replace(one, in_flight=())
+    best: dict[tuple[int, int], Candidate] = {}
+    for found in whole:
+        if found.num_stages > 1:
+            best.setdefault((found.num_stages, found.microbatch_size), found)
+    config, one = replace(whole[0].places[0].config, data=1, shard_group=0), replace(whole[0], in_flight=())
     few = filter(any, every_partition(prepared.cuts(Family(config, one.microbatch_size))))
-    return chosen + [replace(one, partition=each, places=in_loop(config, max(each) + 1, max(each) + 1)) for each in few]
+    rows = [replace(one, partition=each, places=in_loop(config, max(each) + 1, max(each) + 1)) for each in few]
+    return list(best.values())[:NUM_CUTS] + rows
+
+
+def _is_whole(found: Candidate) -> bool:
+    """Whether each stage has ranks of its own, on each of which it is whole."""
+    return not is_looped(found.places) and all(len(place.ranks) == place.config.data for place in found.places)
 
 
 def _dealt(prepared: PreparedProblem, found: Candidate, number: int) -> list[range] | None:

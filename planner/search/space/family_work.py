@@ -279,8 +279,9 @@ class Families(FamilySpace):
     def work_over_devices_ns(self) -> int:
         """Return a bound on every step of the space: the work of all samples, evenly over all devices.
 
-        Each sample takes its work, however operators are divided, on some t x c ranks; recompute, messages and split
-        backwards add to it. On unlike devices each counts as the fastest. 0 where nothing is known.
+        Each sample takes its work on some t x c ranks, each kind of operator divided as is best for it, for stages may
+        differ in that; recompute, messages and split backwards add to it. On unlike devices, where all stages are
+        divided alike, each counts as the fastest. 0 where nothing is known.
         """
         problem, fastest = self.problem, max(self.problem.speeds)
         distinct: dict[object, Family] = {}
@@ -290,15 +291,14 @@ class Families(FamilySpace):
             for size in problem.microbatch_sizes_of(config.data):
                 key = config.tensor, config.context, config.expert, config.expert_tensor, size
                 distinct.setdefault(key, Family(config, size))
-        least = float("inf")
+        rows = []
         for family in distinct.values():
             ranks, alone = family.config.tensor * family.config.context, len(self.type_names) == 1
-            models = self.models(family.microbatch_size)
-            work = models[0].bare_work_ns(family.config) if alone else self.least_work_ns(family)
-            if work is not None:
-                least = min(least, work * ranks / family.microbatch_size)
-        total = least * problem.global_batch / (problem.num_devices * fastest)
-        return int(total) if distinct and total < NEVER else 0
+            model, whole_ns = self.models(family.microbatch_size)[0], None if alone else self.least_work_ns(family)
+            works = model.bare_works_ns(family.config) if alone else () if whole_ns is None else (whole_ns,)
+            rows.append([work * ranks / family.microbatch_size for work in works])
+        total = sum(map(min, zip(*filter(None, rows), strict=True)))
+        return int(total * problem.global_batch / (problem.num_devices * fastest))
 
     def capacity(self, family: Family, places: int) -> float:
         """Return the number of stages at speed 1 to which the stages of a family are equal at most."""

@@ -54,6 +54,15 @@ def allows_recompute_by_stage(problem: Problem) -> bool:
     return open_ones and problem.target not in LINE_TARGETS and any(problem.memory_limits_bytes)
 
 
+def allows_options_by_stage(problem: Problem, pinned: PinnedPlaces) -> bool:
+    """Whether options may differ by stage: the target takes stages that differ, and no pins place any.
+
+    A proof leaves that out.
+    """
+    whole = problem.exact or bool(pinned.places) or problem.num_devices == 1
+    return problem.planner == "ours" and not whole and problem.target in ("", "any", "executor")
+
+
 def of_least_work(problem: Problem, family: Family) -> Family:
     """Return a family that takes no longer: full stands for some layers, or for all recompute that differs by stage."""
     some = problem.space.recompute_layers or allows_recompute_by_stage(problem)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from costmodel.model.whole_model import SplitRatios
 from planner.search.solvers.relaxation.data import CutData
 from planner.search.solvers.relaxation.memory import held, limit_bytes, unit_bytes
-from planner.search.solvers.relaxation.transfers import least_host_ns, transfers
+from planner.search.solvers.relaxation.transfers import far_message, least_host_ns, transfers
 from planner.search.space.partitions import FamilyPartitions
 
 LARGEST_NS = 1 << 18
@@ -33,6 +33,7 @@ def cut_data(cuts: FamilyPartitions, least_ns: int, binding: bool) -> CutData:
     unit_ns = max(1, sum(cuts.works_ns) // LARGEST_NS)
     scale = unit_ns * fastest
     levels, crossings = transfers(cuts)
+    far_ns, together = far_message(cuts)
     forward, backward, trained = times_of_atoms(cuts)
     remade = cuts.family.config.recompute == "full" and cuts.evaluator.problem.training.whole_stages
     again = trained if remade else []
@@ -58,6 +59,8 @@ def cut_data(cuts: FamilyPartitions, least_ns: int, binding: bool) -> CutData:
         apart=cuts.evaluator.apart,
         again=_down([int(ns * ratios.forward) for ns in again], scale),
         split=cuts.splits_backward,
+        far=far_ns // unit_ns,
+        together=together,
     )
 
 

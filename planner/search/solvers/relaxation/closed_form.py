@@ -20,7 +20,7 @@ come back: m q y + 2 c <= T, so that T >= (m W + c + 2 (n - 1) c / q) / (1 + (n 
 the work w come after at least g(w) of forwards, the least that atoms with this much work have: w grows by at most
 (T - g(w)) / m with each.
 
-Leaves out memory, latency but for the sink's, and host time but for the least of an edge.
+Leaves out memory, latency but for the sink's and along a line, and host time but for the least of an edge.
 """
 
 from bisect import bisect_right
@@ -123,7 +123,7 @@ def _room(data: CutData, step: int, largest: int, end: int) -> int:
     before, held, most = 0, 0, data.num_stages * largest
     for count in range(1, data.num_stages + 1):
         time = max(0, -(-(step - before) // data.num_microbatches))
-        before += time + 2 * data.levels[0]
+        before += time + 2 * data.levels[0] + 2 * (_more(data, count + 1) - _more(data, count))
         most = max(most, held + max(0, time - end) + (data.num_stages - count) * largest)
         held += max(0, time - end * min(count, 2))
     return most
@@ -138,11 +138,16 @@ def _room_of_split(data: CutData, step: int, largest: int, end: int) -> int:
     for count in range(1, data.num_stages + 1):
         at = bisect_right(works, held) - 1
         share = rows[at][0] if at < len(rows) else 0.0
-        before = forwards[at] + share * (held - works[at]) + (count - 1) * data.levels[0]
+        before = forwards[at] + share * (held - works[at]) + (count - 1) * data.levels[0] + _more(data, count)
         time = max(0.0, (step - before) / data.num_microbatches)
         most = max(most, held + max(0.0, time - end) + (data.num_stages - count) * largest)
         held += max(0.0, time - end * min(count, 2))
     return ceil(most)
+
+
+def _more(data: CutData, count: int) -> int:
+    """Return what messages take longer on the way along so many stages in a line, which slow links part."""
+    return (count - 1) // data.together * max(0, data.far - data.levels[0]) if data.together else 0
 
 
 def _indivisible(data: CutData) -> int:

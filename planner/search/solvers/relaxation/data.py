@@ -114,6 +114,9 @@ class CutData:
         Whether no stage may be empty.
     split : bool
         Whether backwards are split, so that nothing has to come back before a stage may end.
+    far, together : int
+        What a message takes at least between stages that bottlenecks are in and a slow link joins, and how many stages
+        no such link parts at most; 0 where none parts any.
     messages : SentTensors, optional
         Instead of `crossings`, for graphs of stages alone or for lines alone.
     """
@@ -139,6 +142,8 @@ class CutData:
     again: tuple[int, ...] = ()
     all_stages: bool = False
     split: bool = False
+    far: int = 0
+    together: int = 0
     messages: SentTensors | None = None
 
     @property

@@ -4,9 +4,16 @@ A message between two stages holds at least its largest tensor, so that tensor's
 bound, whatever travels with it. Leaves out the other tensors of a message.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import combinations, pairwise
 
+import networkx as nx
+
+from costmodel.machines.cluster import Cluster
 from costmodel.machines.links import LinkClass
+from planner.candidate.candidate import StagePlacement
+from planner.candidate.messages import pairs, slowest_ns, unlike_lanes
 from planner.question.problem import Problem
 from planner.search.solvers.relaxation.data import SLOPE, Crossing, Sent, SentTensors, SizeTime
 from planner.search.space.partitions import FamilyPartitions
@@ -15,6 +22,8 @@ LONG = 1 << 30
 """Bytes of a message by which the time of a byte is told."""
 LARGEST = 1 << 56
 """Most that a time may be in the solver's numbers."""
+MOST_PLACES = 64
+"""Places up to which it is asked which of them a slow link parts."""
 MOST_LEVELS = 6
 """Transfer times that are told apart; each tensor counts with the largest level that it reaches."""
 
@@ -62,6 +71,55 @@ def least_transfer_ns(cuts: FamilyPartitions, size_bytes: int) -> int:
     if cluster.links and "p2p" in cluster.links.classes:
         sizes += _later_starts(cluster.links.classes["p2p"], size_bytes)
     return min((cluster.p2p_ns(i, j, size) for i, j in problem.pairs_alike for size in sizes), default=0)
+
+
+def far_message(cuts: FamilyPartitions) -> tuple[int, int]:
+    """Return what messages between bottlenecks take at least over the slowest link, and how many places it never parts.
+
+    These are the most that are together in any permutation of the devices, for bounds of one stand for all. Two zeros
+    where no link parts any, where links were measured, and for more places than are worth it. A way from a bottleneck
+    to the next one crosses a cut with its smallest tensor at least.
+    """
+    problem, count = cuts.evaluator.problem, cuts.num_places
+    alike = problem.machines.links or len(problem.machines.groups) < 2
+    if alike or cuts.family.chunks > 1 or cuts.pinned.places or not 1 < count <= MOST_PLACES:
+        return 0, 0
+    numbers = range(len(cuts.families.device_permutations))
+    permuted = (replace(cuts, family=replace(cuts.family, device_permutation=number)) for number in numbers)
+    size = _widest_bytes(cuts)
+    rows = [_parted(problem.machines, each.places_in_loop(count), size) for each in permuted]
+    far_ns, together = min(far for far, _ in rows), max(number for _, number in rows)
+    return (far_ns, together) if together < count else (0, 0)
+
+
+def _parted(machines: Cluster, places: Sequence[StagePlacement], size_bytes: int) -> tuple[int, int]:
+    """Return the time of a message between the places farthest apart, and how many places are together at most."""
+    times = {
+        (i, j): slowest_ns(machines, unlike_lanes(machines, pairs(a, b, LONG)), size_bytes)
+        for (i, a), (j, b) in combinations(enumerate(places), 2)
+    }
+    far_ns = max(times.values())
+    near: nx.Graph[int] = nx.Graph([pair for pair, ns in times.items() if ns < far_ns])
+    near.add_nodes_from(range(len(places)))
+    return far_ns, max(map(len, nx.connected_components(near)))
+
+
+def _widest_bytes(cuts: FamilyPartitions) -> int:
+    """Return the least, over bottlenecks in a row, of the smallest tensor on the way whose smallest one is largest."""
+    atoms, tensors = cuts.atoms, cuts.atoms.graph.tensors
+    sent: list[list[tuple[int, tuple[int, ...]]]] = [[] for _ in range(len(atoms))]
+    for flow in atoms.flows:
+        if tensors[flow.tensor].gradient:
+            sent[flow.producer].append((_bytes(cuts, flow.tensor), tuple(flow.consumers)))
+    found = []
+    for first, last in pairwise(sorted(atoms.gradient_bottlenecks)):  # atoms are listed in a topological order
+        widest = {first: LARGEST}
+        for atom in range(first, last):
+            for size, consumers in sent[atom]:
+                for consumer in consumers:
+                    widest[consumer] = max(widest.get(consumer, 0), min(size, widest.get(atom, 0)))
+        found.append(widest.get(last, 0))
+    return min(found, default=0)
 
 
 def least_host_ns(cuts: FamilyPartitions) -> int:
