@@ -221,9 +221,10 @@ def _listed(facts: Facts, graph: OperatorGraph) -> Stages:
 
 
 def _own_names(graph: OperatorGraph) -> dict[str, str]:
-    """Return the parts of a model by torchtitan's names of them, in order."""
+    """Return the parts of a model by torchtitan's names of them, in order; the head by that before 0.3.0, too."""
     parts = [part for part in dict.fromkeys(graph.parts) if part]
-    return dict(zip(model_part_names([parts])[0][0], parts, strict=True))
+    found = dict(zip(model_part_names([parts])[0][0], parts, strict=True))
+    return {**found, **({"output": found["lm_head"]} if "lm_head" in found and "output" not in found else {})}
 
 
 def _precision(facts: Facts) -> str:

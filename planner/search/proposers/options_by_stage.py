@@ -23,7 +23,8 @@ from planner.search.subsolver import SearchState, Subsolver
 NUM_STARTS, MOST_STAGES = 8, 16
 """Plans that are varied, and stages that they have at most."""
 RECOMPUTED = ("recompute", "recomputed_operators")
-OPTIONS = (("data", "tensor", "sequence", "context", "expert"), ("zero", "shard_group"), RECOMPUTED, ("offload",))
+DEGREES = ("data", "tensor", "sequence", "context", "expert", "expert_tensor")
+OPTIONS = (DEGREES, ("zero", "shard_group"), RECOMPUTED, ("offload",))
 """What is changed of a configuration at a time."""
 
 

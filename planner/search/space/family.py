@@ -147,10 +147,9 @@ class FamilySpace:
 
     def configs_on(self, config: StageConfig) -> Iterator[StageConfig]:
         """Yield all configurations on as many ranks: of the same degrees, and where devices are alike of others."""
-        own = StageConfig(config.data, config.tensor, config.sequence, config.context, config.expert)
-        ranks, known = config.data * config.tensor * config.context, self.degrees if len(self.type_names) == 1 else ()
-        alike = (each for each in known if each.data * each.tensor * each.context == ranks)
-        yield from chain.from_iterable(map(self._run_with, dict.fromkeys((own, *alike))))
+        known = self.degrees if len(self.type_names) == 1 else ()
+        alike = (each for each in known if each.num_ranks == config.num_ranks)
+        yield from chain.from_iterable(map(self._run_with, dict.fromkeys((config.degrees, *alike))))
 
     def _run_with(self, config: StageConfig) -> tuple[StageConfig, ...]:
         """Return what ZeRO, recompute and offload make of degrees, as far as the target runs it."""

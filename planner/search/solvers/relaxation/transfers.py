@@ -76,7 +76,7 @@ def least_transfer_ns(cuts: FamilyPartitions, size_bytes: int) -> int:
 def far_message(cuts: FamilyPartitions) -> tuple[int, int]:
     """Return what messages between bottlenecks take at least over the slowest link, and how many places it never parts.
 
-    These are the most that are together in any permutation of the devices, for bounds of one stand for all. Two zeros
+    These are the most that are together in any arrangement of the devices, for bounds of one stand for all. Two zeros
     where no link parts any, where links were measured, and for more places than are worth it. A way from a bottleneck
     to the next one crosses a cut with its smallest tensor at least.
     """
@@ -84,10 +84,10 @@ def far_message(cuts: FamilyPartitions) -> tuple[int, int]:
     alike = problem.machines.links or len(problem.machines.groups) < 2
     if alike or cuts.family.chunks > 1 or cuts.pinned.places or not 1 < count <= MOST_PLACES:
         return 0, 0
-    numbers = range(len(cuts.families.device_permutations))
-    permuted = (replace(cuts, family=replace(cuts.family, device_permutation=number)) for number in numbers)
+    numbers = range(len(cuts.families.arrangements))
+    arranged = (replace(cuts, family=replace(cuts.family, arrangement=number)) for number in numbers)
     size = _widest_bytes(cuts)
-    rows = [_parted(problem.machines, each.places_in_loop(count), size) for each in permuted]
+    rows = [_parted(problem.machines, each.places_in_loop(count), size) for each in arranged]
     far_ns, together = min(far for far, _ in rows), max(number for _, number in rows)
     return (far_ns, together) if together < count else (0, 0)
 
