@@ -33,7 +33,7 @@ def config_refusal(target: str, config: StageConfig, pipelined: bool) -> str:
     if target == EXECUTOR and config.zero == 1 and config.tensor > 1:
         return "ZeRO-1 and tensor parallelism together"
     if config.expert_tensor != config.tensor and target not in ("megatron", "torchtitan"):
-        return f"an expert tensor degree of {config.expert_tensor} beside a tensor degree of {config.tensor}"
+        return f"an expert tensor degree of {config.expert_tensor} with a tensor degree of {config.tensor}"
     if target == "torchtitan" and (why := _torchtitan_experts(config)):
         return why
     if config.recompute not in recompute:

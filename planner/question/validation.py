@@ -54,7 +54,7 @@ def check_stages(space: Space, max_stages: int | None, num_pinned: int, graph: O
         raise UsageError(f"--max-stages {max_stages}, and the pins give {num_pinned} stages; drop one")
     works = [operator.work for operator in graph.operators]
     asked = [f"--expert {space.expert}"] * ((space.expert or 1) > 1)
-    asked += [f"--expert-tensor {space.expert_tensor}"] * ((space.expert_tensor or 1) > 1)
+    asked += [f"--expert-tensor {space.expert_tensor}"] * (space.expert_tensor not in (None, 1, space.tensor))
     if asked and not any(work and work.experts for work in works):
         raise UsageError(f"{' and '.join(asked)}, and {graph.name} has no experts; drop it")
 

@@ -312,13 +312,16 @@ def test_the_command_answers_what_the_library_does(files: Path, capsys: pytest.C
     assert found.keys() == {"used", "why_not", "step_time_ns", "moved"} | gained
 
 
-def test_a_plan_of_version_one_is_taken(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_plan_of_version_two_is_taken(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     old = json.loads((files / "old.json").read_text())
-    for later in ("training", "assumptions", "rungs", "schedule_options"):
-        del old[later]
-    old["version"] = 1
-    (files / "first.json").write_text(json.dumps(old))
-    assert run(files, "--json", old="first.json") == 0
+    old.pop("rank_order", None)
+    for stage in old["stages"]:
+        stage["config"] = {
+            key: value for key, value in stage["config"].items() if key not in ("shard_group", "expert_tensor")
+        }
+    old["version"] = 2
+    (files / "second.json").write_text(json.dumps(old))
+    assert run(files, "--json", old="second.json") == 0
     assert json.loads(capsys.readouterr().out)["from"]["used"] == "plan"
 
 

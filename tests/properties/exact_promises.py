@@ -4,7 +4,7 @@ The brute force numbers the stages of every operator in every legal way and simu
 recompute, micro-batch size and schedule; it shares no code with `planner.search`.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from io import StringIO
@@ -305,6 +305,12 @@ def _ways(problem: Problem, num_stages: int) -> Iterator[tuple[StageConfig, int]
                         yield StageConfig(data=data, zero=zero, recompute=recompute), size
 
 
+def _may_stand_inside(problem: Problem, orders: Sequence[Sequence[int]]) -> bool:
+    """Whether a replica's stages may stand side by side, too: where links join some of the devices, all of one kind."""
+    joined = any(1 < link.group < problem.num_devices for link in problem.machines.groups)
+    return joined and len(orders) == 1 and not (problem.pins and problem.pins.stages)
+
+
 def every_plan(problem: Problem, cuts: list[tuple[int, ...]]) -> Iterator[Evaluated]:
     """Simulate numbered partitions in every way that the problem leaves open, as graphs and as lines."""
     pieces = Atoms(problem.profile.graph, tuple((i,) for i in range(len(problem.profile.graph.operators))))
@@ -313,10 +319,11 @@ def every_plan(problem: Problem, cuts: list[tuple[int, ...]]) -> Iterator[Evalua
     for cut in cuts:
         num_stages = max(cut) + 1
         for config, size in _ways(problem, num_stages):
-            ends = range(config.data, (num_stages + 1) * config.data, config.data)
             names = AUTO if problem.schedule == "auto" else (problem.schedule,)
-            for order in orders:
-                places = tuple(StagePlacement(config, order[end - config.data : end]) for end in ends)
+            for order, inside in product(orders, (False, True) if _may_stand_inside(problem, orders) else (False,)):
+                copy, stage = (num_stages, 1) if inside else (1, config.data)
+                rows = ([order[d * copy + s * stage] for d in range(config.data)] for s in range(num_stages))
+                places = tuple(StagePlacement(config, tuple(row)) for row in rows)
                 for schedule, line in product(names, (False, True)):
                     try:
                         yield evaluators[size].evaluate(Candidate(cut, places, size, schedule, line))

@@ -40,7 +40,7 @@ NUM_IMPROVED, NUM_MOVES, NUM_SHAKES, MOVES_AFTER = 3, 60, 4, 30
 
 
 class LeastHeld:
-    """The search for what holds least, in pieces.
+    """The search for the candidate of lowest memory, in pieces.
 
     Parameters
     ----------

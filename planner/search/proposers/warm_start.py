@@ -142,6 +142,8 @@ def _family(prepared: PreparedProblem, candidate: Candidate) -> Family | None:
     places = candidate.places
     chunks = candidate.num_stages // len({place.ranks for place in places})
     own = places[0].config, candidate.microbatch_size, chunks
+    if len(places) // chunks * places[0].config.num_ranks > prepared.problem.num_devices:
+        return None  # its stages are configured differently
     for arrangement in range(len(prepared.families.arrangements)) if not prepared.pinned.places else ():
         family = Family(*own, arrangement)
         if prepared.families.holds(family) and prepared.cuts(family).places(candidate.partition) == places:

@@ -135,7 +135,7 @@ def test_layers_that_are_fixed_run_again_in_every_stage_and_nothing_else_does() 
         assert place.config.recomputed_operators == again
 
 
-@pytest.mark.parametrize("choice", [{"target": "megatron"}, {"planner": "piper"}, {"exact": True}])
+@pytest.mark.parametrize("choice", [{"target": "torchtitan"}, {"planner": "piper"}, {"exact": True}])
 def test_recompute_of_some_layers_is_refused_by_name_where_nobody_knows_it(choice: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="--recompute-layers and --"):
         replace(llama(4, recompute="full", recompute_layers=1), **choice)

@@ -8,6 +8,7 @@ import pytest
 
 from costmodel.machines.cluster import Cluster
 from costmodel.machines.cluster_parts import DeviceType, Host, LinkGroup
+from planner.plan.rank_order import RANK_ORDER
 from planner.question.problem import Problem
 from planner.question.space import Space
 from planner.search.solvers.relaxation.build import cut_data
@@ -31,7 +32,8 @@ def cuts_on_hosts(seed: int, data: int, schedule: str = "auto") -> FamilyPartiti
     name = profile.device.name
     groups = (LinkGroup("host", 2, 100.0, 0), LinkGroup("network", 0, rng.choice((0.05, 0.5)), rng.choice((0, 3000))))
     cluster = Cluster((DeviceType(name, 2**40, "cpu"),), (Host(name, 2), Host(name, 2)), groups)
-    space = Space(data=data, chunks=1, zero=0, recompute="none", offload="none", tensor=1, context=1)
+    space = Space(data=data, chunks=1, zero=0, recompute="none", offload="none", tensor=1, context=1,
+                  rank_order=",".join(RANK_ORDER))  # fmt: skip
     problem = Problem(profile, cluster, 4, 8, 1, schedule, optimizer="none", target="any", space=space)
     prepared = PreparedProblem(problem)
     return prepared.cuts(next(family for family in prepared.families.all if family == Family(family.config, 1)))

@@ -146,7 +146,7 @@ def _room_of_split(data: CutData, step: int, largest: int, end: int) -> int:
 
 
 def _more(data: CutData, count: int) -> int:
-    """Return what messages take longer on the way along so many stages in a line, which slow links part."""
+    """Return what messages take longer on the way along a number of stages in a line, which slow links part."""
     return (count - 1) // data.together * max(0, data.far - data.levels[0]) if data.together else 0
 
 
