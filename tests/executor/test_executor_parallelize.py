@@ -130,13 +130,11 @@ def test_what_is_gathered_and_scattered_in_a_step_stands_in_the_plan(ranks: Rank
             assert planned["all_gather"][0]
 
 
-@pytest.mark.parametrize(
-    ("zero", "data"), [((1, 3), (2, 2)), ((0, 1), (1, 3)), ((0, 3), (1, 3))], ids=lambda row: str(row)
-)
+@pytest.mark.parametrize(("zero", "data"), [((1, 3), (2, 2)), ((0, 1), (1, 3))], ids=str)
 def test_stages_divide_states_each_in_its_own_way(
     ranks: RankPool, zero: tuple[int, ...], data: tuple[int, ...]
 ) -> None:
-    """ZeRO by stage, beside one replica, too, has the gradients of one process; what ZeRO-3 sends is as planned."""
+    """ZeRO by stage, next to one replica, too, has the gradients of one process; what ZeRO-3 sends is as planned."""
     degrees = {"num_stages": 2, "data": data, "zero": zero, "num_microbatches": 6}
     assert ranks.run(jobs.errors, model=LLAMA, how="none", num_steps=2, **degrees)[0]["gradient"] <= 1e-5
     for rows in ranks.run(jobs.collectives, model=ZOO, **degrees) if 3 in zero else ():
