@@ -91,8 +91,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code (`docs/guide.md`, "Exit codes")."""
     if argv is None:
         defer()
-        code = _main(sys.argv[1:])
-        ignore()
+        code = INTERRUPTED
+        try:
+            code = _main(sys.argv[1:])
+            ignore()
+        except KeyboardInterrupt:  # behind the answer
+            ignore()
         exec("")  # noqa: S102 - after an interrupt inside exec, as in torch's, `python -m` ends by SIGINT, not by our code
         return code
     with as_before():

@@ -60,7 +60,7 @@ def test_megatron_reads_the_degrees_that_its_flags_say(tmp_path: Path) -> None:
     [
         ("torchtitan", StageConfig(2, 2, 2, expert=4, zero=3, expert_tensor=1), ""),
         ("torchtitan", StageConfig(2, 2, 2, zero=3, expert_tensor=1), "an expert tensor degree of 1 with 1 expert"),
-        ("deepspeed", StageConfig(1, 2, expert_tensor=1), "an expert tensor degree of 1 beside a tensor degree of 2"),
+        ("deepspeed", StageConfig(1, 2, expert_tensor=1), "an expert tensor degree of 1 with a tensor degree of 2"),
         ("megatron", StageConfig(2, 4, 4, expert=4, expert_tensor=2), ""),
     ],
 )
