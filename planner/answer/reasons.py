@@ -32,13 +32,14 @@ def reason(outcome: SearchOutcome, chosen: Evaluated, not_taken: str, *, unrun: 
     if chosen.step_time_ns > best.step_time_ns:
         preferred = _why_preferred(outcome, chosen, not_taken, unrun)
         slower = 100 * (chosen.step_time_ns / best.step_time_ns - 1)
-        text = (
-            f"{slower:.2f} % slower than the fastest plan found ({best.strategy}, {best.candidate.num_stages} stages, "
-            f"{best.candidate.schedule}), and {preferred}: {chosen.strategy}, {chosen.candidate.num_stages} stages, "
-            f"{chosen.candidate.schedule}"
-        )
+        text = f"{slower:.2f} % slower than the fastest plan found ({_named(best)}), and {preferred}: {_named(chosen)}"
     idle = idle_devices(outcome.prepared.problem, outcome.pool, chosen)
     return "; ".join(filter(None, (text, idle, _stands_on(chosen))))
+
+
+def _named(each: Evaluated) -> str:
+    number = each.candidate.num_stages
+    return f"{each.strategy}, {number} stages, {each.candidate.schedule}" if number > 1 else f"{each.strategy}, 1 stage"
 
 
 def _stands_on(chosen: Evaluated) -> str:

@@ -3,6 +3,7 @@
 Leaves out the search, which goes by the estimate: where nothing that it found fits for sure, the order stays.
 """
 
+import math
 from collections.abc import Sequence
 
 from planner.candidate.evaluate import Evaluated
@@ -38,6 +39,7 @@ def with_room_first(
     used. What no trainer runs keeps its place, so that whoever asks for a runner learns what it would have gained.
     """
     prepared, old, looked_at = outcome.prepared, outcome.old_plan, 0
+    never_above_ns = (old.never_above_ns if old else None) or math.inf
     by_target = prepared.problem.target in RUNNERS
     unrun: list[Evaluated] = []
     tight: list[Evaluated] = []
@@ -45,16 +47,36 @@ def with_room_first(
         if not (by_target or outcome.pool.somebody_may_run(each)):
             unrun.append(each)
             continue
-        too_slow = old and old.never_above_ns and each.step_time_ns > old.never_above_ns
-        if not too_slow and _may_have_room(prepared, each):
+        if each.step_time_ns <= never_above_ns and _may_have_room(prepared, each):
             if looked_at == MOST_LOOKED_AT or (limits and looked_at and limits.expired):
                 break
             looked_at += 1
             with prepared.dropped.candidate():
                 if fits_for_sure(prepared, each):
-                    return [*unrun, each, *tight, *choices[position + 1 :]]
+                    simplest = _simplest(outcome, each, choices[position:], never_above_ns)
+                    rest = [other for other in choices[position:] if other is not simplest]
+                    return [*unrun, simplest, *tight, *rest]
         tight.append(each)
     return choices
+
+
+def _simplest(
+    outcome: SearchOutcome, fastest: Evaluated, choices: Sequence[Evaluated], never_above_ns: float
+) -> Evaluated:
+    """Return the simplest choice about as fast as the fastest that fits for sure, and that fits for sure as well.
+
+    Where that one is about as fast as the best of all, choices are in order of simplicity already.
+    """
+    pool, near = outcome.pool, outcome.prepared.problem.near
+    if fastest.step_time_ns <= pool.best.step_time_ns * near:
+        return fastest
+    most_ns = min(fastest.step_time_ns * near, never_above_ns)
+    simpler = [each for each in choices if each.step_time_ns <= most_ns and pool.somebody_may_run(each)]
+    for each in sorted(simpler, key=pool.simplicity)[:MOST_LOOKED_AT]:
+        with outcome.prepared.dropped.candidate():
+            if each is fastest or fits_for_sure(outcome.prepared, each):
+                return each
+    return fastest
 
 
 def _may_have_room(prepared: PreparedProblem, each: Evaluated) -> bool:

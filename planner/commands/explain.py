@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from planner.commands.answer import INTERRUPTED, Answer, say, say_size
 from planner.commands.flags import limit
-from planner.report.summary.text import Table, duration, percent, size
+from planner.report.summary.text import Table, duration, for_people, percent, size
 
 if TYPE_CHECKING:
     from planner.plan import Plan
@@ -108,7 +108,7 @@ def _head(path: str, strategy: str, found: "Explanation") -> Iterator[str]:
     )
     yield (
         f"step {duration(found.step_time_ns)}, {percent(search.gap)} above the lower bound "
-        f"{duration(search.lower_bound_ns)} ({search.scope})"
+        f"{duration(search.lower_bound_ns)} ({for_people(search.scope)})"
     )
     yield f"chosen: {plan.extra.get('choice') or 'not recorded'} ({search.status})"
     rivals = [f"{name} {_slower(found.step_time_ns, ns)}" for name, ns in found.next_best[:NUM_RIVALS]]

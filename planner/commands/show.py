@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from planner.commands.answer import Answer
-from planner.report.summary.text import Table, duration, percent, size
+from planner.report.summary.text import Table, duration, for_people, percent, size
 
 if TYPE_CHECKING:
     from planner.plan import Plan
@@ -84,7 +84,7 @@ def _text(path: str, plan: "Plan") -> Iterator[str | Table]:
     yield f"step time    {step} predicted, {rate}, bubble {bubble}"
     yield from expected(plan)
     yield f"lower bound  {duration(search.lower_bound_ns)}   gap {percent(search.gap)}, {search.status}"
-    yield f"scope        {search.scope or 'not recorded'}"
+    yield f"scope        {for_people(search.scope or 'not recorded')}"
     yield f"memory       {_memory(plan)}"
     yield f"runs on      {', '.join(plan.runs_on) or 'no trainer as it is'}"
     yield f"assumes      {assumed(plan)}"

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from costmodel.errors import UsageError
 from planner.answer.decide import plan
+from planner.plan import Plan
 from planner.plan.fitting import DOES_NOT_FIT, FITS, FITTING, MAY_NOT_FIT, fitting, fitting_of
 from planner.question.effort import Effort
 from planner.question.problem import Problem
@@ -42,6 +43,10 @@ def test_each_word_says_what_is_within_the_device() -> None:
     assert fitting([10], [12], [0], 99) == FITS, "of a device whose memory is not known"
 
 
+def chosen(found: Plan) -> str:
+    return next(rung.strategy for rung in found.rungs if rung.why.startswith("chosen"))
+
+
 def asked(**options: object) -> Problem:
     known = {"effort": Effort(300.0, 0.0), "target": "any", "space": Space(stages=1, tensor=1, context=1), **options}
     return Problem(described("gpt2"), None, 2, 16, **known)
@@ -58,6 +63,18 @@ def test_the_default_prefers_what_fits_for_sure_and_says_what_that_costs() -> No
     assert sure.search.best_step_time_ns == fast.search.best_step_time_ns, "the search itself goes by the estimate"
     if sure.prediction.step_time_ns > sure.search.best_step_time_ns:
         assert "--allow-tight" in str(sure.extra["choice"])
+
+
+def test_the_simplest_wins_among_what_fits_for_sure_as_well() -> None:
+    """A faster plan that may not fit does not hide the rule: of two about as fast the simpler is returned."""
+    question = Problem(
+        described("wide llama", sequence=4096), None, 8, 32, effort=Effort(300.0, 0.0), target="any",
+        space=Space(stages=1, context=1), memory_limit_bytes=40 << 30,
+    )  # fmt: skip
+    fastest, simplest = plan(replace(question, simplicity=0.0)), plan(question)
+    assert fastest.search.best_step_time_ns * 1.01 < fastest.prediction.step_time_ns, "what is faster may not fit"
+    assert (chosen(fastest), chosen(simplest)) == ("zero-1+tensor", "zero-2")
+    assert simplest.prediction.step_time_ns <= fastest.prediction.step_time_ns * 1.01
 
 
 def test_where_nothing_is_known_to_fit_for_sure_a_plan_is_returned_and_named() -> None:

@@ -15,6 +15,8 @@ GPT2 = {"model_type": "gpt2", "n_layer": 4, "n_embd": 128, "n_head": 4, "vocab_s
 MIXTRAL = {"model_type": "mixtral", "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 4,
            "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 512, "num_local_experts": 4,
            "num_experts_per_tok": 2, "tie_word_embeddings": False}  # fmt: skip
+WIDE_LLAMA = {**LLAMA, "hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32,
+              "num_key_value_heads": 8, "vocab_size": 128256}  # fmt: skip
 SLOW_NETWORK = """format = "penstock-cluster"
 version = 1
 device = [{ name = "h100-sxm-80", catalogue = "h100-sxm-80" }]
@@ -29,8 +31,8 @@ link = [
 
 @cache
 def described(name: str, device: str = "h100-sxm-80", sequence: int = 128) -> Profile:
-    """Return the profile of ``llama``, ``gpt2`` or ``mixtral`` in small, so many tokens a sample."""
-    config = {"llama": LLAMA, "gpt2": GPT2, "mixtral": MIXTRAL}[name]
+    """Return the profile of ``llama``, ``gpt2`` or ``mixtral`` in small, or of ``wide llama``, of such samples."""
+    config = {"llama": LLAMA, "gpt2": GPT2, "mixtral": MIXTRAL, "wide llama": WIDE_LLAMA}[name]
     with TemporaryDirectory() as folder:
         path = Path(folder) / f"{name}.json"
         path.write_text(json.dumps(config))

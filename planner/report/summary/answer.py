@@ -25,7 +25,7 @@ from planner.report.summary.plan_lines import MOST_ROWS, assumed, expected, ladd
 from planner.report.summary.rates import mfu, mfu_causal, samples_per_s, tokens_per_s
 from planner.report.summary.run_cost import RunCost, RunTarget, cost_lines, run_cost
 from planner.report.summary.standing import standings
-from planner.report.summary.text import Table, duration, money, percent, size
+from planner.report.summary.text import Table, duration, for_people, money, percent, size
 
 FITTING_WORDS = {
     FITS: "it fits in memory",
@@ -185,7 +185,7 @@ class PlanAnswer:
             f"a second     {self._rates()}",
             *cost_lines(self.cost, self.target),
             f"lower bound  {duration(search.lower_bound_ns)}   gap {percent(search.gap)}, {search.status}",
-            f"scope        {search.scope}",
+            f"scope        {for_people(search.scope)}",
             *self._estimate(),
             f"peak memory  {size(max(prediction.peak_memory_bytes))}, at most "
             f"{size(max(prediction.peak_memory_upper_bytes))}: {fitting_of(plan)}{self._limit_not_kept()}",

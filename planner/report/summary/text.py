@@ -1,5 +1,6 @@
 """Tables, and times, sizes and shares written for people."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -61,6 +62,11 @@ def size(size_bytes: int) -> str:
     """Write a size for people in the largest unit that it fills: ``41.25 GiB``."""
     unit, whole = unit_of(size_bytes)
     return f"{size_bytes / whole:.2f} {unit}" if whole > 1 else f"{size_bytes} bytes"
+
+
+def for_people(text: str) -> str:
+    """Return a text of a plan file with its sizes in bytes written for people."""
+    return re.sub(r"\b(\d+) bytes\b", lambda found: size(int(found[1])), text)
 
 
 def percent(ratio: float | None) -> str:
