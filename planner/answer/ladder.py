@@ -171,7 +171,8 @@ def _how(each: Evaluated) -> str:
     else:
         names = ("data", "tensor", "context", "expert")
         parts += [f"{name} {getattr(config, name)}" for name in names if getattr(config, name) > 1]
-        parts += [f"experts in {config.expert_tensor} parts"] * (config.expert_tensor != config.tensor)
+        inner = f"experts in {config.expert_tensor} parts" if config.expert_tensor > 1 else "whole experts"
+        parts += [inner] * (config.expert_tensor != config.tensor)
     grouped = f" in groups of {config.shard_group}" if config.shard_group else ""
     parts += [f"ZeRO-{config.zero}{grouped}"] if config.zero else []
     parts += [f"{config.recompute} recompute"] if config.recompute != "none" else []

@@ -5,6 +5,7 @@ Leaves out layouts that divide layers (`planner.question.pins`).
 
 from collections.abc import Sequence
 
+from costmodel.errors import UsageError
 from costmodel.stages.config import StageConfig
 from costmodel.stages.strategies.blocks import block_names, block_spans
 from planner.candidate.candidate import Candidate, in_loop
@@ -28,26 +29,32 @@ def fixed_candidate(evaluator: Evaluator, layers: Sequence[int] = ()) -> Candida
     Raises
     ------
     UsageError
-        When the model has other layers.
+        When the model has other layers, or experts do not spread over the ranks of a stage.
     NoPlanFits
         For more stages than layers.
     """
     problem, space = evaluator.problem, evaluator.problem.space
     places = space.stages or 1
     stages = places * (space.chunks or 1)
-    tensor, context = space.tensor or 1, space.context or 1
+    tensor, context, expert = space.tensor or 1, space.context or 1, space.expert or 1
+    data = space.data or max(1, problem.num_devices // (places * tensor * context))
     config = StageConfig(
-        space.data or max(1, problem.num_devices // (places * tensor * context)),
+        data,
         tensor,
         tensor if space.sequence_parallel else 1,
         context,
-        space.expert or 1,
+        expert,
         space.zero or 0,
         space.recompute or "none",
         space.offload or "none",
         shard_group=space.shard_group or 0,
-        expert_tensor=space.expert_tensor or 0,
+        expert_tensor=space.expert_tensor or (1 if data * context % expert else tensor),
     )
+    if config.num_ranks % config.num_expert_parts:
+        raise UsageError(
+            f"{expert} ranks of experts in {config.expert_tensor} parts each do not divide the "
+            f"{config.num_ranks} ranks of a stage, data x context x tensor"
+        )
     rows = trainer_layers(evaluator.atoms.graph, stages, layers)
     stage_of = {operator: stage for stage, row in enumerate(rows) for operator in row}
     partition = tuple(stage_of[members[0]] for members in evaluator.atoms.members)

@@ -10,7 +10,7 @@ Every row is a plan with all choices fixed; `penstock plan` with the same flags 
 
 import argparse
 import gc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from costmodel.architectures.builder import PRECISIONS
 from costmodel.architectures.command import DEFAULT_DEVICE
 from costmodel.errors import UsageError
+from costmodel.machines.cluster_parts import GIB
 from costmodel.roofline import OPTIMIZERS
 from costmodel.stages.strategies.trainers import trainers
 from planner.commands.answer import Answer
@@ -29,7 +30,9 @@ if TYPE_CHECKING:
     from planner.answer.memory_table import MemoryRow, MemoryTable
     from planner.report.summary.text import Table
 
-NUM_TERMS = 3
+NUM_TERMS = 5
+WIDTH = 100
+"""Columns of the screen that a table takes at most."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -85,7 +88,7 @@ def _answer(args: argparse.Namespace) -> Answer:
     if not rows:
         raise UsageError(f"no strategy can be priced: {'; '.join(found.refusals())}")
     body: dict[str, object] = {"rows": [row.to_json() for row in rows], "device_bytes": plans.device_bytes}
-    return Answer(body, [_table(found, rows), *(f"left out: {why}" for why in found.refusals())])
+    return Answer(body, [*_tables(found, rows), *_changes(rows), *(f"left out: {why}" for why in found.refusals())])
 
 
 def _describer(args: argparse.Namespace) -> "tuple[Callable[[int], Profile], int]":
@@ -141,38 +144,44 @@ def _asked(profile: "Profile", args: argparse.Namespace) -> "Profile":
     return replace(profile, graph=replace(frozen, operators=tuple(operators)))
 
 
-def _table(found: "MemoryTable", rows: "Sequence[MemoryRow]") -> "Table":
-    """Return the rows as people read them: of each the three largest terms of the fullest rank."""
+def _tables(found: "MemoryTable", rows: "Sequence[MemoryRow]") -> "list[Table]":
+    """Return the rows as people read them: what fits and what would, then the terms of the fullest rank."""
     from planner.report.summary.text import Table, size
 
-    def terms(row: "MemoryRow") -> str:
-        largest = sorted(row.held.terms.items(), key=lambda term: -term[1]["point_bytes"])[:NUM_TERMS]
-        return ", ".join(f"{name.replace('_', ' ')} {size(held['point_bytes'])}" for name, held in largest)
-
+    samples, device = rows[0].microbatch_size, size(found.plans.device_bytes)
     cells = [
         (
             row.strategy,
             size(row.held.point_bytes),
             size(row.held.upper_bytes),
             row.held.fits,
-            terms(row),
             str(row.largest_microbatch_size),
             "-" if row.longest_sequence is None else str(row.longest_sequence),
-            "-" if row.change is None else row.change or "no one change, with full recompute or without",
         )
         for row in rows
     ]
-    columns = (
-        "strategy",
-        "peak",
-        "at most",
-        "fits",
-        "largest terms",
-        "micro-batch up to",
-        "sequence up to",
-        "fits with",
-    )
-    samples = rows[0].microbatch_size
-    device = size(found.plans.device_bytes)
+    columns = ("strategy", "peak", "at most", "fits", "largest micro-batch", "longest sequence")
     title = f"what the fullest of {found.plans.num_devices} devices of {device} holds, micro-batches of {samples}"
-    return Table(columns, cells, title)
+    return [Table(columns, cells, title, WIDTH), _terms(rows)]
+
+
+def _terms(rows: "Sequence[MemoryRow]") -> "Table":
+    """Return what each row's fullest rank holds by term: the largest terms, and all others together."""
+    from planner.report.summary.text import Table
+
+    held = [{name: term["point_bytes"] for name, term in row.held.terms.items()} for row in rows]
+    names = sorted({name for terms in held for name in terms}, key=lambda name: -max(row.get(name, 0) for row in held))
+    shown = names[:NUM_TERMS]
+    cells = []
+    for row, terms in zip(rows, held, strict=True):
+        sizes = [terms.pop(name, 0) for name in shown]
+        cells.append((row.strategy, *(f"{size_bytes / GIB:.2f}" for size_bytes in (*sizes, sum(terms.values())))))
+    columns = ("strategy", *(name.replace("_", " ") for name in shown), "others")
+    return Table(columns, cells, "its peak by term, in GiB", WIDTH)
+
+
+def _changes(rows: "Sequence[MemoryRow]") -> Iterator[str]:
+    """Say what makes the rows fit that do not."""
+    yield from (f"{row.strategy} fits with {row.change}" for row in rows if row.change)
+    if never := [row.strategy for row in rows if row.change == ""]:
+        yield f"no one change makes {', '.join(never)} fit, with full recompute or without"

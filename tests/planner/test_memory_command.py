@@ -1,6 +1,7 @@
 """penstock memory: what each strategy holds, the word, how far sizes may grow, and changes that planning confirms."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from planner.answer.memory_table import MemoryRow, MemoryTable
 from planner.commands import main
 from planner.plan import read_plan
 from planner.plan.fitting import DOES_NOT_FIT, FITS, FITTING, fitting_of
+from planner.question.space import Space
 from tests.support.described_models import described
 
 KEYS = {"strategy", "microbatch_size", "point_bytes", "upper_bytes", "terms", "fits", "largest_microbatch_size",
@@ -43,6 +45,16 @@ def test_every_row_says_what_the_fullest_rank_holds_term_by_term(capsys) -> None
         assert (row["change"] is None) == (row["fits"] == FITS)
     peaks = [rows[f"zero-{zero}"]["point_bytes"] for zero in (1, 2, 3)]
     assert peaks == sorted(peaks, reverse=True), "a deeper ZeRO holds no more"
+
+
+def test_experts_over_all_ranks_are_whole_where_their_parts_would_not_spread() -> None:
+    plans, fixed = (
+        FixedPlans(lambda _: described("mixtral"), 4),
+        Space(stages=1, data=2, tensor=2, sequence_parallel=True, expert=4),
+    )
+    assert isinstance(plans.held(fixed, 1), HeldMemory)
+    assert plans.held(fixed, 1) == plans.held(replace(fixed, expert_tensor=1), 1)
+    assert "do not divide the 4 ranks of a stage" in str(plans.held(replace(fixed, expert_tensor=2), 1))
 
 
 def test_sizes_that_are_said_to_fit_do_and_the_next_one_does_not() -> None:
