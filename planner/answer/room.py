@@ -6,27 +6,13 @@ Leaves out the search, which goes by the estimate: where nothing that it found f
 from collections.abc import Sequence
 
 from planner.candidate.evaluate import Evaluated
-from planner.candidate.fit import NO_LIMIT
-from planner.candidate.upper_memory import upper_bytes
-from planner.plan.fitting import FITS, fitting
+from planner.candidate.sure_fit import may_have_room
 from planner.question.targets import RUNNERS
 from planner.search.budget import Deadline
-from planner.search.state.prepared import PreparedProblem
 from planner.search.state.result import SearchOutcome
 
 MOST_LOOKED_AT = 24
 """Choices whose upper bounds are worked out, each of which is simulated once more."""
-
-
-def fits_for_sure(prepared: PreparedProblem, each: Evaluated) -> bool:
-    """Whether a candidate's upper bound of memory, and the margin asked for, is within every rank's device."""
-    if not each.fits or not _may_have_room(prepared, each):
-        return False
-    evaluator = prepared.evaluator(each.candidate.microbatch_size)
-    run = evaluator.shortest(each.candidate)
-    uppers = upper_bytes(evaluator, each.candidate, run)
-    limits = [limit if limit < NO_LIMIT else 0 for limit in evaluator.limits(run)]
-    return fitting(run.times.peak_memory_bytes, uppers, limits, prepared.problem.memory_margin_bytes) == FITS
 
 
 def with_room_first(
@@ -46,22 +32,12 @@ def with_room_first(
             unrun.append(each)
             continue
         too_slow = old and old.never_above_ns and each.step_time_ns > old.never_above_ns
-        if not too_slow and _may_have_room(prepared, each):
+        if not too_slow and may_have_room(prepared.problem, each):
             if looked_at == MOST_LOOKED_AT or (limits and looked_at and limits.expired):
                 break
             looked_at += 1
             with prepared.dropped.candidate():
-                if fits_for_sure(prepared, each):
+                if prepared.fits_for_sure(each):
                     return [*unrun, each, *tight, *choices[position + 1 :]]
         tight.append(each)
     return choices
-
-
-def _may_have_room(prepared: PreparedProblem, each: Evaluated) -> bool:
-    """Whether what the estimate leaves may hold at least what an allocator wastes of it, and the margin."""
-    problem = prepared.problem
-    known = [limit for limit in problem.memory_limits_bytes if limit]
-    if not known or each.spare_bytes >= max(known):
-        return True
-    wasted = problem.training.fragmentation * (min(known) - each.spare_bytes)
-    return each.spare_bytes >= wasted + problem.memory_margin_bytes
