@@ -97,9 +97,10 @@ def test_the_best_cut_by_depth_is_that_of_all_cuts(seed: int) -> None:
 def llama(gib: float, sequence: int = 128, **choices: object) -> Problem:
     space = Space(stages=4, data=1, tensor=1, zero=0, chunks=1, **choices)  # type: ignore[arg-type]
     effort = Effort(deterministic_limit=1.0)
+    profile = described("llama", sequence=sequence)
     return Problem(
-        described("llama", sequence=sequence), None, 4, 16, 1, memory_limit_bytes=int(gib * 2**30), target="any", space=space,
-        schedule="1f1b", effort=effort,
+        profile, None, 4, 16, 1, memory_limit_bytes=int(gib * 2**30), target="any", space=space, schedule="1f1b",
+        effort=effort,
     )  # fmt: skip
 
 
