@@ -15,6 +15,7 @@ from costmodel.stages.measured_operators import MeasuredOperators
 from costmodel.stages.strategies.blocks import block_names
 from planner.candidate.candidate import Candidate
 from planner.candidate.evaluate import Evaluated, Evaluator
+from planner.candidate.sure_fit import fits_for_sure
 from planner.graph.atoms import Apart, Atoms, Partition, numbered, prepare
 from planner.graph.layers import equal_layers, part_pairs
 from planner.graph.thinning import thin
@@ -58,6 +59,7 @@ class PreparedProblem:
         self.problem = problem
         self.family_of: dict[Candidate, Family] = {}
         self._evaluators: dict[int, Evaluator] = {}
+        self._fits_for_sure: dict[Candidate, bool] = {}
         self._cuts: dict[Family, FamilyPartitions] = {}
         self._layers: dict[tuple[int, int, int], Partition | None] = {}
 
@@ -136,6 +138,13 @@ class PreparedProblem:
         with self.dropped.candidate():
             found.append(self.evaluator(candidate.microbatch_size).evaluate(candidate))
         return found
+
+    def fits_for_sure(self, each: Evaluated) -> bool:
+        """Whether a candidate fits for sure (`planner.candidate.sure_fit`), which is worked out once."""
+        known = self._fits_for_sure
+        if each.candidate not in known:
+            known[each.candidate] = fits_for_sure(self.evaluator(each.candidate.microbatch_size), each)
+        return known[each.candidate]
 
     def cuts(self, family: Family) -> FamilyPartitions:
         """Return the cuts of a family."""
