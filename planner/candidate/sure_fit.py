@@ -6,19 +6,16 @@ Leaves out where upper bounds come from (`planner.candidate.upper_memory`).
 from planner.candidate.evaluate import Evaluated, Evaluator
 from planner.candidate.fit import NO_LIMIT
 from planner.candidate.upper_memory import upper_bytes
-from planner.plan.fitting import FITS, fitting
 from planner.question.problem import Problem
 
 
-def fits_for_sure(evaluator: Evaluator, each: Evaluated) -> bool:
-    """Whether a candidate's upper bound of memory, and the margin asked for, is within every rank's device."""
+def filled(evaluator: Evaluator, each: Evaluated) -> float:
+    """Return the part of its device that a candidate's fullest rank fills at most, the margin asked for included."""
     problem = evaluator.problem
-    if not each.fits or not may_have_room(problem, each):
-        return False
     run = evaluator.shortest(each.candidate)
     uppers = upper_bytes(evaluator, each.candidate, run)
-    limits = [limit if limit < NO_LIMIT else 0 for limit in evaluator.limits(run)]
-    return fitting(run.times.peak_memory_bytes, uppers, limits, problem.memory_margin_bytes) == FITS
+    parts = zip(uppers, evaluator.limits(run), strict=True)
+    return max((upper + problem.memory_margin_bytes) / limit if limit < NO_LIMIT else 0.0 for upper, limit in parts)
 
 
 def may_have_room(problem: Problem, each: Evaluated) -> bool:
