@@ -12,7 +12,7 @@ from planner.answer.feasibility_fixes import feasibility_fixes
 from planner.answer.infeasible import infeasible_error, nothing_found
 from planner.answer.ladder import ladder
 from planner.answer.reasons import reason
-from planner.answer.room import fits_for_sure, with_room_first
+from planner.answer.room import with_room_first
 from planner.answer.scope import result, scope
 from planner.answer.whole_models import WholeModels
 from planner.candidate.evaluate import Evaluated
@@ -101,11 +101,10 @@ def _headline(outcome: SearchOutcome, whole: WholeModels, limits: Deadline | Non
     problem, not_taken = prepared.problem, ""
     asks_who_runs = problem.planner in ("ours", "chain") and not problem.exact and problem.target not in RUNNERS
     passed_over: list[Evaluated] = []
-    prefers_room = problem.planner in ("ours", "chain") and not problem.exact and not problem.allow_tight
     num_made = 0
     old_ns = old.never_above_ns if old else None
     choices = pool.choices(old_ns, outcome.baselines.get("chain"))
-    for chosen in with_room_first(outcome, choices, limits) if prefers_room else choices:
+    for chosen in with_room_first(outcome, choices, limits) if problem.prefers_room else choices:
         if not chosen.fits or (passed_over and old and chosen.step_time_ns > (old.never_above_ns or NEVER)):
             break  # no answer is slower than an old plan that can still be used
         pipelined, looks_on = chosen.candidate.num_stages > 1, bool(passed_over)
@@ -124,6 +123,8 @@ def _headline(outcome: SearchOutcome, whole: WholeModels, limits: Deadline | Non
             passed_over.append(chosen)
             num_made += pipelined
         not_taken = not_taken or why
+    if problem.prefers_room:
+        passed_over.sort(key=lambda each: not prepared.fits_for_sure(each))
     for chosen in passed_over:
         found = _made(outcome, chosen, not_taken, ())
         if found:
@@ -156,7 +157,7 @@ def _made(outcome: SearchOutcome, chosen: Evaluated, not_taken: str, passed_over
         return None
     best, tight = outcome.pool.best, None
     if best not in passed_over and not not_taken and chosen.step_time_ns > best.step_time_ns:
-        tight = None if fits_for_sure(outcome.prepared, best) else best
+        tight = None if outcome.prepared.fits_for_sure(best) else best
     told = {
         name: {"step_time_ns": each.step_time_ns, "strategy": each.strategy}
         for name, each in (("best_unrun", unrun), ("best_tight", tight))

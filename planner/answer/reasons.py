@@ -1,7 +1,6 @@
 """Why a plan was chosen, in the words that its file keeps."""
 
 from planner.answer.ladder import idle_devices
-from planner.answer.room import fits_for_sure
 from planner.candidate.evaluate import Evaluated
 from planner.search.state.result import SearchOutcome
 
@@ -12,7 +11,7 @@ def _why_preferred(outcome: SearchOutcome, chosen: Evaluated, not_taken: str, un
         return f"taken by --target {outcome.prepared.problem.target}, unlike that"
     if unrun:
         return "a trainer runs it, unlike that"
-    tight = fits_for_sure(outcome.prepared, chosen) and not fits_for_sure(outcome.prepared, outcome.pool.best)
+    tight = outcome.prepared.fits_for_sure(chosen) and not outcome.prepared.fits_for_sure(outcome.pool.best)
     return "it fits, where that may not (--allow-tight prefers that)" if tight else "simpler"
 
 

@@ -7,27 +7,13 @@ import math
 from collections.abc import Sequence
 
 from planner.candidate.evaluate import Evaluated
-from planner.candidate.fit import NO_LIMIT
-from planner.candidate.upper_memory import upper_bytes
-from planner.plan.fitting import FITS, fitting
+from planner.candidate.sure_fit import may_have_room
 from planner.question.targets import RUNNERS
 from planner.search.budget import Deadline
-from planner.search.state.prepared import PreparedProblem
 from planner.search.state.result import SearchOutcome
 
 MOST_LOOKED_AT = 24
 """Choices whose upper bounds are worked out, each of which is simulated once more."""
-
-
-def fits_for_sure(prepared: PreparedProblem, each: Evaluated) -> bool:
-    """Whether a candidate's upper bound of memory, and the margin asked for, is within every rank's device."""
-    if not each.fits or not _may_have_room(prepared, each):
-        return False
-    evaluator = prepared.evaluator(each.candidate.microbatch_size)
-    run = evaluator.shortest(each.candidate)
-    uppers = upper_bytes(evaluator, each.candidate, run)
-    limits = [limit if limit < NO_LIMIT else 0 for limit in evaluator.limits(run)]
-    return fitting(run.times.peak_memory_bytes, uppers, limits, prepared.problem.memory_margin_bytes) == FITS
 
 
 def with_room_first(
@@ -47,12 +33,12 @@ def with_room_first(
         if not (by_target or outcome.pool.somebody_may_run(each)):
             unrun.append(each)
             continue
-        if each.step_time_ns <= never_above_ns and _may_have_room(prepared, each):
+        if each.step_time_ns <= never_above_ns and may_have_room(prepared.problem, each):
             if looked_at == MOST_LOOKED_AT or (limits and looked_at and limits.expired):
                 break
             looked_at += 1
             with prepared.dropped.candidate():
-                if fits_for_sure(prepared, each):
+                if prepared.fits_for_sure(each):
                     simplest = _simplest(outcome, each, choices[position:], never_above_ns)
                     rest = [other for other in choices[position:] if other is not simplest]
                     return [*unrun, simplest, *tight, *rest]
@@ -74,16 +60,6 @@ def _simplest(
     simpler = [each for each in choices if each.step_time_ns <= most_ns and pool.somebody_may_run(each)]
     for each in sorted(simpler, key=pool.simplicity)[:MOST_LOOKED_AT]:
         with outcome.prepared.dropped.candidate():
-            if each is fastest or fits_for_sure(outcome.prepared, each):
+            if each is fastest or outcome.prepared.fits_for_sure(each):
                 return each
     return fastest
-
-
-def _may_have_room(prepared: PreparedProblem, each: Evaluated) -> bool:
-    """Whether what the estimate leaves may hold at least what an allocator wastes of it, and the margin."""
-    problem = prepared.problem
-    known = [limit for limit in problem.memory_limits_bytes if limit]
-    if not known or each.spare_bytes >= max(known):
-        return True
-    wasted = problem.training.fragmentation * (min(known) - each.spare_bytes)
-    return each.spare_bytes >= wasted + problem.memory_margin_bytes

@@ -314,6 +314,11 @@ class Problem:
             limits.append(min(given, device) if device else given)
         return tuple(limits)
 
+    @property
+    def prefers_room(self) -> bool:
+        """Whether a plan that fits for sure is preferred to a faster one that may not fit."""
+        return self.planner in ("ours", "chain") and not self.exact and not self.allow_tight
+
     @cached_property
     def speeds(self) -> tuple[float, ...]:
         """Speed of each rank."""

@@ -77,6 +77,23 @@ def test_the_simplest_wins_among_what_fits_for_sure_as_well() -> None:
     assert simplest.prediction.step_time_ns <= fastest.prediction.step_time_ns * 1.01
 
 
+@pytest.mark.parametrize("gib", [16, 20])
+def test_no_flags_find_a_faster_plan_that_fits_than_the_default(gib: int) -> None:
+    """Those that fit for sure are looked for, however much faster those are that may not fit."""
+    question = Problem(
+        described("wide llama", sequence=4096), None, 8, 32, effort=Effort(300.0, 0.0), target="any",
+        space=Space(stages=1, context=1), memory_limit_bytes=gib << 30,
+    )  # fmt: skip
+    default = plan(question)
+    assert fitting_of(default) == FITS
+    for zero, size in ((2, 1), (3, 1), (3, 2)):
+        fixed = plan(
+            replace(question, space=Space(stages=1, data=4, tensor=2, context=1, zero=zero), microbatch_size=size)
+        )
+        if fitting_of(fixed) == FITS:
+            assert default.prediction.step_time_ns <= fixed.prediction.step_time_ns * (1 + question.simplicity)
+
+
 def test_where_nothing_is_known_to_fit_for_sure_a_plan_is_returned_and_named() -> None:
     found = plan(asked(memory_margin_bytes=1 << 50))
     assert fitting_of(found) == MAY_NOT_FIT

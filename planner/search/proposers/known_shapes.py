@@ -3,9 +3,9 @@
 A shape is tensor parallelism within a host, pipelines across hosts and replicas, with experts spread as far as they go
 or over eight ranks; of each the first way to save memory counts that is estimated to fit: ZeRO-1, 2, 3, then the same
 with recompute, then offload (the table of `docs/planning.md`). A few of these are simulated, then the fastest of all
-families by estimate, then other cuts and schedules of the best, and split backwards of short ones. What is simulated
-and fits goes to the incumbents. Leaves out families with context degrees that no long sequence asks for, and those that
-divide operators across hosts, which the search looks at later.
+families by estimate, then other cuts and schedules of the best, split backwards of short ones, and the fastest that fit
+for sure. What is simulated and fits goes to the incumbents. Leaves out families with context degrees that no long
+sequence asks for, and those that divide operators across hosts, which the search looks at later.
 """
 
 from collections.abc import Generator, Iterable, Iterator
@@ -99,6 +99,31 @@ class FirstPlans:
         if table:
             self._try_best(table, NUM_BEST)
             self._recut(NUM_RECUT)
+
+    def with_room(self) -> None:
+        """Take the best rows of the large table that may fit for sure, where plans that do are preferred.
+
+        How far upper bounds are above the table's estimates is learnt from what was simulated, of rows that have in
+        common whether there are experts, a pipeline and ZeRO-3.
+        """
+        table, problem = self.prepared.table, self.prepared.problem
+        if not table or not problem.prefers_room or not any(problem.memory_limits_bytes):
+            return
+        rows, above, sure_ns, number = table.rows, dict[tuple[bool, ...], float](), np.inf, 0
+        for row in table.by_estimate(self._limit_bytes):
+            if number == NUM_BEST or CERTAIN * table.step_ns[row] > sure_ns or self.limits.expired:
+                return
+            kind = bool(rows.expert[row] > 1), bool(rows.places[row] > 1), bool(rows.zero[row] > 2)
+            if table.memory_bytes[row] * above.get(kind, 1.0) > self._limit_bytes:
+                continue
+            number += 1
+            self._try(table, row)
+            if each := self.found.get(table.family(row)):
+                part = self.prepared.filled(each)
+                if part <= 1:
+                    sure_ns = min(sure_ns, each.step_time_ns)
+                else:
+                    above[kind] = part * self._limit_bytes / table.memory_bytes[row]
 
     def _turn(self, each: Evaluated) -> tuple[object, ...]:
         """Order plans: those that can be written in time first, the fastest of them before others."""
@@ -284,7 +309,7 @@ class KnownShapes(Subsolver):
         """Offer what shapes come to, then the best rows of the table."""
         state = self.state
         plans = FirstPlans(state.prepared, state.pool, state.writing, state.limits)
-        for step in (plans.first, plans.more):
+        for step in (plans.first, plans.more, plans.with_room):
             step()
             for family in plans.tried:
                 state.bounds.know(family)

@@ -16,6 +16,7 @@ from costmodel.stages.config import RECOMPUTE, recomputed
 from planner.candidate.candidate import Candidate, StagePlacement
 from planner.candidate.evaluate import Evaluated
 from planner.candidate.fit import NO_LIMIT
+from planner.candidate.upper_memory import upper_bytes
 from planner.graph.atoms import Partition
 from planner.question.targets import LINE_TARGETS
 from planner.search.proposers.low_traffic import BorderTimes
@@ -88,8 +89,11 @@ class MemoryCuts:
         orders = prepared.families.rank_orders
         self._prices = SegmentPrices(prepared.problem, only, table.line, self._spans, orders)
 
-    def found(self, best_ns: float) -> Iterator[Evaluated]:
-        """Yield cuts that are estimated to be faster than this, simulated, while programmes learn from them."""
+    def found(self, best_ns: float, *, for_sure: bool) -> Iterator[Evaluated]:
+        """Yield cuts that are estimated to be faster than this, simulated, while programmes learn from them.
+
+        They fit by the estimate of memory, or for sure, by its upper bound.
+        """
         for ways in self._choices():
             missed, seen = np.zeros(self._places), set[Candidate]()
             for _ in range(NUM_PROGRAMMES):
@@ -99,16 +103,19 @@ class MemoryCuts:
                 seen.add(tried[0][0])
                 under = [each for found, _ in tried for each in self._prepared.evaluated(found)]
                 yield from under
-                fitting = [each.step_time_ns for each in under if each.fits]
+                fit = filter(self._prepared.fits_for_sure, under) if for_sure else (each for each in under if each.fits)
+                fitting = [each.step_time_ns for each in fit]
                 best_ns = min([best_ns, *fitting])
-                errors = self._missed_bytes(*tried[0])
+                errors = self._missed_bytes(*tried[0], for_sure=for_sure)
                 missed = errors if fitting else np.maximum(missed, errors)
 
-    def _missed_bytes(self, candidate: Candidate, held_bytes: Floats) -> Floats:
-        """Return by how much more the rank of each stage holds than was estimated."""
-        run = self._cuts.evaluator.shortest(candidate)
-        peaks: Floats = np.array(run.times.peak_memory_bytes, float).reshape(self._places, -1).max(axis=1)
-        return peaks - held_bytes
+    def _missed_bytes(self, candidate: Candidate, held_bytes: Floats, *, for_sure: bool) -> Floats:
+        """Return by how much more the rank of each stage holds, or may hold, than was estimated."""
+        evaluator = self._cuts.evaluator
+        run = evaluator.shortest(candidate)
+        held = upper_bytes(evaluator, candidate, run) if for_sure else run.times.peak_memory_bytes
+        peaks: Floats = np.array(held, float).reshape(self._places, -1).max(axis=1)
+        return peaks - held_bytes + for_sure * self._prepared.problem.memory_margin_bytes
 
     def _choices(self) -> list[tuple[int, ...]]:
         """Return the ways among which stages may choose, one set after the other.
@@ -184,25 +191,36 @@ class CutsWithinMemory(Subsolver):
         return not pinned and any(state.problem.memory_limits_bytes)
 
     def steps(self) -> Generator[None]:
-        """Cut one family after the other."""
+        """Cut one family after the other, so that it fits by the estimate, and then for sure, if that is preferred."""
         state, table = self.state, self.state.prepared.table
         if table is None:
             return
-        for row in islice(rows_to_cut(state.prepared, table, self._best_ns), NUM_ROWS):
+        ways = (False, True) if state.problem.prefers_room else (False,)
+        for row in islice(rows_to_cut(state.prepared, table, self._best_ns(for_sure=ways[-1])), NUM_ROWS):
             family = table.family(row)
             if row not in self.done and state.pool.runs_config(family.config, pipelined=True):
                 self.done.add(row)
-                for spans in self._spans(int(table.rows.places[row])):
-                    before_ns = self._best_ns
-                    with state.prepared.dropped.candidate():
-                        state.pool.offer(MemoryCuts(state.prepared, table, row, spans).found(before_ns))
-                    yield
-                    if self._best_ns >= before_ns:
-                        break
+                for for_sure in ways:
+                    yield from self._cut(table, row, for_sure=for_sure)
 
-    @property
-    def _best_ns(self) -> float:
-        return float(self.state.pool.best.step_time_ns) if self.state.has_plan() else np.inf
+    def _cut(self, table: FamilyTable, row: int, *, for_sure: bool) -> Generator[None]:
+        """Cut a family between layers, and anywhere if that brought something."""
+        for spans in self._spans(int(table.rows.places[row])):
+            before_ns = self._best_ns(for_sure=for_sure)
+            with self.state.prepared.dropped.candidate():
+                cuts = MemoryCuts(self.state.prepared, table, row, spans)
+                self.state.pool.offer(cuts.found(before_ns, for_sure=for_sure))
+            yield
+            if self._best_ns(for_sure=for_sure) >= before_ns:
+                break
+
+    def _best_ns(self, *, for_sure: bool) -> float:
+        """Return the step of the best plan that the target runs and that fits, by the estimate or for sure."""
+        pool = self.state.pool
+        if not for_sure:
+            return float(pool.best.step_time_ns) if self.state.has_plan() else np.inf
+        own = sorted((each for each in pool.found.values() if pool.runs(each)), key=lambda each: each.sort_key)
+        return next((float(each.step_time_ns) for each in own if self.state.prepared.fits_for_sure(each)), np.inf)
 
     def _spans(self, places: int) -> list[LayerSpans]:
         """Return where a line is cut first, and where it is cut if that brought something: anywhere, if soon done."""

@@ -12,6 +12,7 @@ from costmodel.stages.strategies import EXECUTOR
 from planner.candidate.candidate import Candidate, alike, is_looped
 from planner.candidate.evaluate import Evaluated
 from planner.candidate.order import WITHIN_LIMIT
+from planner.candidate.sure_fit import may_have_room
 from planner.graph.atoms import Partition
 from planner.plan.rank_order import SEARCHED, RankOrder, rank_order_of
 from planner.plan.rung import RUNGS
@@ -30,7 +31,7 @@ PLAIN = ("graph-1f1b", "1f1b", "graph-eager-1f1b", "eager-1f1b")
 
 @dataclass
 class CandidatePool:
-    """Best candidate of each kind: strategy, numbers of stages and places, schedule, size, order of ranks, who runs it.
+    """Best candidate of each kind: strategy, stages, places, schedule, size, order of ranks, runner, room to spare.
 
     Attributes
     ----------
@@ -73,7 +74,7 @@ class CandidatePool:
             kind = (
                 each.strategy, known.num_stages, known.schedule, known.line, known.microbatch_size, recompute, runs,
                 self.layer_alignment(known.partition), known.num_devices == self.problem.num_devices,
-                len(set(known.places)), _rank_order(known),
+                len(set(known.places)), _rank_order(known), may_have_room(self.problem, each),
             )  # fmt: skip
             if kind not in self.found or each.sort_key < self.found[kind].sort_key:
                 self.found[kind] = each

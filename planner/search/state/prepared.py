@@ -15,6 +15,7 @@ from costmodel.stages.measured_operators import MeasuredOperators
 from costmodel.stages.strategies.blocks import block_names
 from planner.candidate.candidate import Candidate
 from planner.candidate.evaluate import Evaluated, Evaluator
+from planner.candidate.sure_fit import filled, may_have_room
 from planner.graph.atoms import Apart, Atoms, Partition, numbered, prepare
 from planner.graph.layers import equal_layers, part_pairs
 from planner.graph.thinning import thin
@@ -58,6 +59,7 @@ class PreparedProblem:
         self.problem = problem
         self.family_of: dict[Candidate, Family] = {}
         self._evaluators: dict[int, Evaluator] = {}
+        self._filled: dict[Candidate, float] = {}
         self._cuts: dict[Family, FamilyPartitions] = {}
         self._layers: dict[tuple[int, int, int], Partition | None] = {}
 
@@ -136,6 +138,16 @@ class PreparedProblem:
         with self.dropped.candidate():
             found.append(self.evaluator(candidate.microbatch_size).evaluate(candidate))
         return found
+
+    def fits_for_sure(self, each: Evaluated) -> bool:
+        """Whether the upper bound of every rank's memory, and the margin asked for, is within its device."""
+        return each.fits and may_have_room(self.problem, each) and self.filled(each) <= 1
+
+    def filled(self, each: Evaluated) -> float:
+        """Return the part of its device that a candidate fills at most (`planner.candidate.sure_fit`), found once."""
+        if each.candidate not in self._filled:
+            self._filled[each.candidate] = filled(self.evaluator(each.candidate.microbatch_size), each)
+        return self._filled[each.candidate]
 
     def cuts(self, family: Family) -> FamilyPartitions:
         """Return the cuts of a family."""

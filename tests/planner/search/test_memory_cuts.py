@@ -19,10 +19,13 @@ from planner.search.proposers.memory_cuts import MemoryCuts, rows_to_cut
 from planner.search.solvers.depth_dp import cuts_by_depth
 from planner.search.space.family import Family
 from planner.search.state.prepared import PreparedProblem
+from planner.search.subsolver import SearchState
 from tests.support.described_models import described
 from tests.support.pipelines import PIPELINES, pipelines
 from tests.support.random_profiles import profile_of
 
+LONG = 32768
+"""Tokens of a sample with which activations are most of what a rank holds."""
 SCHEDULES = ("1f1b", "eager-1f1b", "gpipe")
 
 
@@ -91,12 +94,13 @@ def test_the_best_cut_by_depth_is_that_of_all_cuts(seed: int) -> None:
     assert (found[0][0] if found else np.inf) == pytest.approx(best)
 
 
-def llama(gib: float, **choices: object) -> Problem:
+def llama(gib: float, sequence: int = 128, **choices: object) -> Problem:
     space = Space(stages=4, data=1, tensor=1, zero=0, chunks=1, **choices)  # type: ignore[arg-type]
     effort = Effort(deterministic_limit=1.0)
+    profile = described("llama", sequence=sequence)
     return Problem(
-        described("llama"), None, 4, 16, 1, memory_limit_bytes=int(gib * 2**30), target="any", space=space,
-        schedule="1f1b", effort=effort,
+        profile, None, 4, 16, 1, memory_limit_bytes=int(gib * 2**30), target="any", space=space, schedule="1f1b",
+        effort=effort,
     )  # fmt: skip
 
 
@@ -112,7 +116,7 @@ def test_where_memory_binds_some_layers_of_some_stages_run_again_and_that_is_fas
     found = [
         e
         for row in rows_to_cut(tight, table, np.inf)
-        for e in MemoryCuts(tight, table, row, tight.layer_spans).found(np.inf)
+        for e in MemoryCuts(tight, table, row, tight.layer_spans).found(np.inf, for_sure=False)
     ]
     best = min(found, key=lambda each: each.sort_key)
     full = tight.cuts(replace(family, config=replace(family.config, recompute="full"))).evaluate(even)
@@ -120,6 +124,24 @@ def test_where_memory_binds_some_layers_of_some_stages_run_again_and_that_is_fas
     assert full.fits
     assert best.step_time_ns < full.step_time_ns
     assert {place.config.recompute for place in best.candidate.places} > {"none"}
+
+
+def test_cuts_for_sure_are_within_the_memory_by_its_upper_bound_and_the_pool_keeps_them_beside_faster_ones() -> None:
+    free = PreparedProblem(llama(64, LONG))
+    even = free.equal_layers(4)
+    assert even
+    plain = free.cuts(next(each for each in free.families.all if each.config.recompute == "none")).evaluate(even)
+    problem = llama(64 - plain.spare_bytes / 2**30, LONG)
+    state = SearchState(problem, None)
+    prepared, table = state.prepared, state.prepared.table
+    assert table
+    row = next(rows_to_cut(prepared, table, np.inf))
+    for for_sure in (False, True):
+        state.pool.offer(MemoryCuts(prepared, table, row, prepared.layer_spans).found(np.inf, for_sure=for_sure))
+    sure = [each for each in state.pool.found.values() if prepared.fits_for_sure(each)]
+    assert state.pool.best.fits
+    assert not prepared.fits_for_sure(state.pool.best)
+    assert sure
 
 
 def test_layers_that_are_fixed_run_again_in_every_stage_and_nothing_else_does() -> None:
