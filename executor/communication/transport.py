@@ -19,7 +19,7 @@ from executor.communication.packing import empty_message, pack
 from executor.communication.wiring import Template
 from executor.context import RankContext
 
-MAX_UNSETTLED = 4
+MAX_UNSETTLED = 2
 """Sends to one peer whose buffers are kept before the oldest is waited for; any number is safe, because
 the plan's order stays live even if every send waits for its receive."""
 
