@@ -94,10 +94,13 @@ def _print_table(table: Table) -> None:
         def on_broken_pipe(self) -> None:
             raise BrokenPipeError  # where nobody reads any more, the command as a whole says so
 
-    drawn = RichTable(title=shown.title or None, title_justify="left")
+    drawn = RichTable()
     for i, column in enumerate(shown.columns):
         drawn.add_column(column, justify="left" if i == 0 else "right", overflow="fold")
     for row in shown.rows:
         drawn.add_row(*row)
     # A pipe has no width; a table squeezed into 80 columns there would be broken for every reader.
-    Pipe(width=table.width or (None if sys.stdout.isatty() else 200), markup=False, emoji=False).print(drawn)
+    out = Pipe(width=table.width or (None if sys.stdout.isatty() else 200), markup=False, emoji=False, highlight=False)
+    if shown.title:  # as a title of the table it would be broken to the table's width
+        out.print(shown.title)
+    out.print(drawn)

@@ -9,6 +9,7 @@ from costmodel.errors import DoesNotMatch, ReadableButWrong
 from planner.checker import check_plan
 from planner.export import deepspeed, megatron, torch_csv, torchtitan
 from planner.plan import Plan
+from planner.plan.fitting import FITS
 from planner.plan.replica import replica_orders
 from planner.question.pipeline_support import FORMS as RULES
 from planner.question.pipeline_support import Job, not_taken
@@ -64,8 +65,9 @@ def _way_out(plan: Plan, form: str) -> str:
         return f"{found}plan with --planner chain, stages all alike and --recompute none"
     rungs = [rung for rung in plan.rungs if form in rung.runs_on and not rung.over_memory_bytes]
     if rungs:
-        best = min(rungs, key=lambda rung: rung.step_time_ns)
+        best = min(rungs, key=lambda rung: (rung.fits != FITS, rung.step_time_ns))
         slower = 100 * (best.step_time_ns / max(1, plan.prediction.step_time_ns) - 1)
-        found += f"of the plan's ladder it takes {best.strategy}, {slower:.1f} % slower; "
+        word, tight = "slower" if slower >= 0 else "faster", ", and may not fit" * (best.fits != FITS)
+        found += f"of the plan's ladder it takes {best.strategy}, {abs(slower):.1f} % {word}{tight}; "
     asked = f"--devices {plan.cluster.num_devices} --batch {plan.batch.global_size} --target {form}"
     return f"{found}penstock plan PROFILE {asked} makes one"
