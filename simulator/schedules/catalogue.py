@@ -3,7 +3,7 @@
 from simulator.schedules import SCHEDULES
 from simulator.schedules.kind import ClosedForm, ScheduleKind
 
-HEADINGS = ("schedule", "placement", "backward", "what it does", "bubble", "peak activations", "source")
+HEADINGS = ("schedule", "stages, backward", "what it does", "bubble", "peak activations", "source")
 
 
 def catalogue_table() -> str:
@@ -15,8 +15,7 @@ def catalogue_table() -> str:
 def _row(kind: ScheduleKind) -> tuple[str, ...]:
     return (
         f"`{kind.name}`",
-        kind.placement,
-        "split" if kind.split else "fused",
+        f"{kind.placement}, {'split' if kind.split else 'fused'}",
         kind.description,
         _form(kind.bubble),
         _form(kind.peak),
@@ -25,6 +24,4 @@ def _row(kind: ScheduleKind) -> tuple[str, ...]:
 
 
 def _form(form: ClosedForm | None) -> str:
-    if form is None:
-        return "no closed form"
-    return f"{form.text} ({form.condition})"
+    return f"{form.text} ({form.condition})" if form else ""

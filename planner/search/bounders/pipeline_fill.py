@@ -1,7 +1,7 @@
 """Bounds of pipelines along a chain of bottleneck operators: how they fill, and how long activations are held.
 
 A piece is a bottleneck with all operators up to the next one. Where both bottlenecks are in one stage, so is all
-between them, or stages would wait on each other. `docs/planning.md` derives the bounds. Leaves out how a line fills
+between them, or stages would wait on each other. `docs/bounds.md` derives the bounds. Leaves out how a line fills
 where backwards are split (`closed_form.py`), several types of devices, and what messages hold.
 """
 

@@ -1,4 +1,4 @@
-"""A lower bound on the step of every cut of a family, by flows (derived in `docs/planning.md`).
+"""A lower bound on the step of every cut of a family, by flows (derived in `docs/bounds.md`).
 
 A stage S of a fused schedule lets no step be shorter than the way down to it, its own work of all micro-batches, and
 the way back up, or, instead of that, what ends its step. So a unit of flow over paths of atoms, each part of which ends
