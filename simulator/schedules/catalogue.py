@@ -1,5 +1,7 @@
 """The catalogue as a table for people: what docs/schedules.md shows. Models nothing."""
 
+import re
+
 from simulator.schedules import SCHEDULES
 from simulator.schedules.kind import ClosedForm, ScheduleKind
 
@@ -19,7 +21,7 @@ def _row(kind: ScheduleKind) -> tuple[str, ...]:
         kind.description,
         _form(kind.bubble),
         _form(kind.peak),
-        kind.source,
+        ", ".join(re.findall(r"(?:arXiv|doi):[\w./]+", kind.source)) or kind.source,
     )
 
 

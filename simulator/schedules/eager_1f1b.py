@@ -20,7 +20,7 @@ KIND = ScheduleKind(
     placement="line",
     split=False,
     description="1F1B with 2 (p - 1 - r) forwards first, so that a round trip over slow edges costs nothing",
-    source="Zhuang et al., MLSys 2023 (arXiv:2211.05322)",
+    source="Zhuang et al., On optimizing the communication of model parallelism, MLSys 2023 (arXiv:2211.05322)",
     orders=orders,
     bubble=fill_and_drain("2 c <= T", lambda u: 2 * u.p2p <= u.work),
     peak=ClosedForm(

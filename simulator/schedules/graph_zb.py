@@ -43,7 +43,8 @@ KIND = ScheduleKind(
     placement="graph",
     split=True,
     description="Split backwards on any stage graph, the order sought for the shortest step within a memory limit",
-    source="this project, after Qi et al., ICLR 2024 (arXiv:2401.10241), and Jeon et al. (arXiv:2406.17145)",
+    source="this project; before it Qi et al., Zero bubble pipeline parallelism, ICLR 2024 (arXiv:2401.10241), and "
+    "Jeon et al., GraphPipe, ASPLOS 2025 (arXiv:2406.17145)",
     orders=orders,
     synthesis=True,
 )

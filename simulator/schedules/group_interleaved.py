@@ -31,7 +31,7 @@ KIND = ScheduleKind(
     placement="loop",
     split=True,
     description="v chunks a rank, input gradients sent early; groups of p / 2 hold little more than half of 1F1B",
-    source="Qi et al., NeurIPS 2024 (arXiv:2405.15362), section 5",
+    source="Qi et al., Pipeline parallelism with controllable memory, NeurIPS 2024 (arXiv:2405.15362), section 5",
     orders=orders,
     bubble=ClosedForm(
         "(p - 1) (F + I) / v",

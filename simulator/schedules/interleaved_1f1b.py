@@ -76,7 +76,7 @@ KIND = ScheduleKind(
     placement="loop",
     split=False,
     description="1F1B over v chunks a rank, groups of micro-batches in turn: 1/v of the bubble, more transfers",
-    source="Narayanan et al., SC 2021 (arXiv:2104.04473)",
+    source="Narayanan et al., Efficient large-scale language model training, SC 2021 (arXiv:2104.04473)",
     orders=orders,
     bubble=looped("c = 0 and p divides m", lambda u: u.p2p == 0 and rounds_are_whole(u)),
     peak=ClosedForm(

@@ -59,7 +59,8 @@ KIND = ScheduleKind(
     placement="loop",
     split=True,
     description="v chunks a rank with split backwards: 1/v of ZB-H1's bubble at no more memory",
-    source="Qi et al., ICLR 2024 (arXiv:2401.10241), over the chunks of Narayanan et al. (arXiv:2104.04473)",
+    source="Qi et al., Zero bubble pipeline parallelism, ICLR 2024 (arXiv:2401.10241), over the chunks of "
+    "Narayanan et al., SC 2021 (arXiv:2104.04473)",
     orders=orders,
     bubble=ClosedForm(
         "(p - 1) (F + I - W) / v",

@@ -21,7 +21,7 @@ KIND = ScheduleKind(
     placement="loop",
     split=False,
     description="All micro-batches through chunk after chunk, forwards first: every activation is held",
-    source="Lamy-Poirier, MLSys 2023 (arXiv:2211.05953)",
+    source="Lamy-Poirier, Breadth-first pipeline parallelism, MLSys 2023 (arXiv:2211.05953)",
     orders=orders,
     bubble=looped("c = 0 and m >= p", lambda u: u.p2p == 0 and u.microbatches >= u.ranks),
     peak=everything_held(),

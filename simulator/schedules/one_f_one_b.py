@@ -26,7 +26,7 @@ KIND = ScheduleKind(
     placement="line",
     split=False,
     description="One forward, one backward in turn after the warm-up: at most p - r micro-batches in flight",
-    source="Narayanan et al., ICML 2021 (arXiv:2006.09503)",
+    source="Narayanan et al., Memory-efficient pipeline-parallel DNN training, ICML 2021 (arXiv:2006.09503)",
     orders=orders,
     bubble=ClosedForm(
         "(p - 1) T + 2 c ((p - 1) m / p + p - 2)",

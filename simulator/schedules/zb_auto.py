@@ -57,7 +57,7 @@ KIND = ScheduleKind(
     placement="line",
     split=True,
     description="Split backwards ordered by a heuristic search within a memory limit (1 p and 2 p are ZB-1p and ZB-2p)",
-    source="Qi et al., ICLR 2024 (arXiv:2401.10241), section 3",
+    source="Qi et al., Zero bubble pipeline parallelism, ICLR 2024 (arXiv:2401.10241), section 3",
     orders=orders,
     synthesis=True,
 )

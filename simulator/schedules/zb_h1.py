@@ -20,7 +20,7 @@ KIND = ScheduleKind(
     placement="line",
     split=True,
     description="1F1B's warm-up and memory; weight gradients that late ranks put off fill part of the drain",
-    source="Qi et al., ICLR 2024 (arXiv:2401.10241), section 2",
+    source="Qi et al., Zero bubble pipeline parallelism, ICLR 2024 (arXiv:2401.10241), section 2",
     orders=orders,
     bubble=ClosedForm(
         "(p - 1) (F + I - W)",

@@ -20,7 +20,7 @@ KIND = ScheduleKind(
     placement="line",
     split=True,
     description="2 (p - r) - 1 micro-batches in flight; at F = I = W no rank waits between its first and last action",
-    source="Qi et al., ICLR 2024 (arXiv:2401.10241), section 2",
+    source="Qi et al., Zero bubble pipeline parallelism, ICLR 2024 (arXiv:2401.10241), section 2",
     orders=orders,
     bubble=ClosedForm(
         "(p - 1) (F + I - 2 W) of the span",

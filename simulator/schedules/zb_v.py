@@ -16,7 +16,8 @@ KIND = ScheduleKind(
     placement="wave",
     split=True,
     description="Stages folded onto the ranks, which evens memory out; searched within a limit, 1F1B's by default",
-    source="Qi et al., NeurIPS 2024 (arXiv:2405.15362), and ICLR 2024 (arXiv:2401.10241), section 6",
+    source="Qi et al., Pipeline parallelism with controllable memory, NeurIPS 2024 (arXiv:2405.15362), and "
+    "Zero bubble pipeline parallelism, ICLR 2024 (arXiv:2401.10241), section 6",
     orders=orders,
     synthesis=True,
     chunks=2,
