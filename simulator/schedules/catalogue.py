@@ -21,7 +21,7 @@ def _row(kind: ScheduleKind) -> tuple[str, ...]:
         kind.description,
         _form(kind.bubble),
         _form(kind.peak),
-        ", ".join(re.findall(r"(?:arXiv|doi):[\w./]+", kind.source)) or kind.source,
+        ", ".join(re.findall(r"(?:arXiv|doi):[\w./]+", kind.source)) or kind.source.partition(";")[0],
     )
 
 
