@@ -1,11 +1,9 @@
 """The catalogue as a table for people: what docs/schedules.md shows. Models nothing."""
 
-import re
-
 from simulator.schedules import SCHEDULES
 from simulator.schedules.kind import ClosedForm, ScheduleKind
 
-HEADINGS = ("schedule", "stages, backward", "what it does", "bubble", "peak activations", "source")
+HEADINGS = ("schedule", "placement", "backward", "what it does", "bubble", "peak activations", "source")
 
 
 def catalogue_table() -> str:
@@ -17,13 +15,16 @@ def catalogue_table() -> str:
 def _row(kind: ScheduleKind) -> tuple[str, ...]:
     return (
         f"`{kind.name}`",
-        f"{kind.placement}, {'split' if kind.split else 'fused'}",
+        kind.placement,
+        "split" if kind.split else "fused",
         kind.description,
         _form(kind.bubble),
         _form(kind.peak),
-        ", ".join(re.findall(r"(?:arXiv|doi):[\w./]+", kind.source)) or kind.source.partition(";")[0],
+        kind.source,
     )
 
 
 def _form(form: ClosedForm | None) -> str:
-    return f"{form.text} ({form.condition})" if form else ""
+    if form is None:
+        return "no closed form"
+    return f"{form.text} ({form.condition})"
