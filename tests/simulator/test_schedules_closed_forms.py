@@ -1,5 +1,6 @@
 """Closed forms of bubble and peak activations, and the document that prints them."""
 
+import re
 from fractions import Fraction
 
 import pytest
@@ -10,7 +11,7 @@ from simulator.uniform import uniform_costs
 from tests.properties.schedule_promises import closed_form_failures, times_of
 from tests.support.repository import ROOT
 
-HEADINGS = ("schedule", "placement", "backward", "what it does", "bubble", "peak activations", "source")
+HEADINGS = ("schedule", "stages, backward", "what it does", "bubble", "peak activations", "source")
 
 
 def catalogue_table() -> str:
@@ -22,19 +23,16 @@ def catalogue_table() -> str:
 def _row(kind: ScheduleKind) -> tuple[str, ...]:
     return (
         f"`{kind.name}`",
-        kind.placement,
-        "split" if kind.split else "fused",
+        f"{kind.placement}, {'split' if kind.split else 'fused'}",
         kind.description,
         _form(kind.bubble),
         _form(kind.peak),
-        kind.source,
+        ", ".join(re.findall(r"(?:arXiv|doi):[\w./]+", kind.source)) or kind.source.partition(";")[0],
     )
 
 
 def _form(form: ClosedForm | None) -> str:
-    if form is None:
-        return "no closed form"
-    return f"{form.text} ({form.condition})"
+    return f"{form.text} ({form.condition})" if form else ""
 
 
 def test_closed_forms_are_exact_wherever_they_claim_to_hold() -> None:
