@@ -18,10 +18,14 @@ from planner.measured.job import MeasuredJob
 from planner.measured.predicted import Predicted, Predictor
 from planner.measured.prediction_errors import judged
 
-FIGURES = (
-    "rows", "time_mape_percent", "time_median_percent", "bias_percent", "interval_coverage_percent",
-    "interval_half_width_percent", "rank_correlation", "regret_percent", "mean_row_regret_percent",
-)  # fmt: skip
+FIGURES = {
+    "rows": "rows", "time_mape_percent": "error %", "time_median_percent": "median %", "bias_percent": "bias %",
+    "interval_coverage_percent": "in interval %", "interval_half_width_percent": "half-width %",
+    "rank_correlation": "ranks", "regret_percent": "regret %", "mean_row_regret_percent": "any %",
+}  # fmt: skip
+"""Figures of a source, with their titles."""
+ON_PAGE = ("rows", "time_mape_percent", "bias_percent", "interval_coverage_percent", "regret_percent")
+"""Those that the page shows."""
 
 
 def left_out(fitted: Refit) -> dict[str, object]:
@@ -70,16 +74,19 @@ def _means(sources: Sequence[Sequence[Predicted]]) -> dict[str, object]:
 
 def lines(answer: Mapping[str, object]) -> Iterator[str]:
     """Yield a row a source, and the means."""
-    sources: Mapping[str, Mapping[str, object]] = answer["sources"]  # type: ignore[assignment]
-    titles = ("rows", "error %", "median %", "bias %", "in interval %", "half-width %", "ranks", "regret %", "any %")
-    yield "| source | " + " | ".join(titles) + " |"
-    yield "|---" * (len(titles) + 1) + "|"
-    for name, row in sources.items():
-        yield f"| {name} | " + " | ".join(_cell(row[figure]) for figure in FIGURES) + " |"
+    yield from _table(answer, tuple(FIGURES))
     for kind in (DENSE, ROUTED):
         means: Mapping[str, object] = answer.get(kind, {})  # type: ignore[assignment]
         said = ", ".join(f"{name.removesuffix('_percent').replace('_', ' ')} {_cell(v)}" for name, v in means.items())
         yield f"{kind}: {said}"
+
+
+def _table(answer: Mapping[str, object], figures: Sequence[str]) -> Iterator[str]:
+    sources: Mapping[str, Mapping[str, object]] = answer["sources"]  # type: ignore[assignment]
+    yield "| source | " + " | ".join(FIGURES[figure] for figure in figures) + " |"
+    yield "|---" * (len(figures) + 1) + "|"
+    for name, row in sources.items():
+        yield f"| {name} | " + " | ".join(_cell(row[figure]) for figure in figures) + " |"
 
 
 AIMS = (
@@ -110,8 +117,7 @@ def page(answer: Mapping[str, object]) -> list[str]:
             f"| {kind} | steps in intervals | {covered:.1f} | {aim} | {'holds' if held else '**misses**'} |"
         )
     head = ["| models | what | per cent | aim | |", "|---|---|---|---|---|"]
-    table = [line for line in lines(answer) if line.startswith("|")]
-    return [START, "", *head, *verdicts, "", *table, "", END]
+    return [START, "", *head, *verdicts, "", *_table(answer, ON_PAGE), "", END]
 
 
 def write_page(path: Path, answer: Mapping[str, object]) -> None:

@@ -1,8 +1,12 @@
 """Bounds of pipelines along a chain of bottleneck operators: how they fill, and how long activations are held.
 
 A piece is a bottleneck with all operators up to the next one. Where both bottlenecks are in one stage, so is all
-between them, or stages would wait on each other. `docs/planning.md` derives the bounds. Leaves out how a line fills
-where backwards are split (`closed_form.py`), several types of devices, and what messages hold.
+between them, or stages would wait on each other; so of s stages' cuts at most s - 1 pieces are divided. Of stages of
+work b(1), ..., b(p) in a line, with s(i) the sum up to i and a part q of what is ahead that counts, q s(i - 1) + m b(i)
+<= T, so s(i) <= (1 - q / m) s(i - 1) + T / m. A stage of r replicas that loses h of the step has T >= h + m b / r, so r
+is at least the sum of m b(j) / (T - h(j)) over its pieces. What pieces keep, times how long, times m, is at most the
+room of all places times T: the mean held is the rate of arrival times the stay (Little, 1961). Leaves out how a line
+fills where backwards are split (`closed_form.py`), several types of devices, and what messages hold.
 """
 
 from dataclasses import dataclass, replace

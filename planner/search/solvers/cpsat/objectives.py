@@ -1,7 +1,7 @@
 """What the cut model minimises: a bound that proves, an estimate that finds.
 
 `bound` is valid for every order of F and whole B with one stage a rank. A stage works between its head and
-its tail: head + n t + tail (`docs/planning.md`). Besides, its first B comes after its first F has gone
+its tail: head + n t + tail (`docs/bounds.md`). Besides, its first B comes after its first F has gone
 down to the stages that return gradients to it and back (`down`), and after its last F the same way is
 left: head + F + down + B + (n - 1) max(F, B) + tail. A forward that is run again (R) counts in t alone, for its
 stage may run it while it waits for the gradient. The least value over all cuts bounds every simulated

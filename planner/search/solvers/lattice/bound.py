@@ -1,10 +1,13 @@
-"""A lower bound on the step of every cut of a family, by flows (derived in `docs/planning.md`).
+"""A lower bound on the step of every cut of a family, by flows.
 
 A stage S of a fused schedule lets no step be shorter than the way down to it, its own work of all micro-batches, and
 the way back up, or, instead of that, what ends its step. So a unit of flow over paths of atoms, each part of which ends
 in some stage, weighs such bounds into one: each stage costs its work of one micro-batch for what passes it, and of all
-for what ends in it. That is a sum over stages, so that the cheapest way through the lattice of downsets bounds all cuts
-at once; flows are improved by `planner.search.solvers.lattice.flows`, the known cuts as cutting planes.
+for what ends in it. What ends in S holds at least b = F + B of every other stage that it met, and a round trip for each
+edge between stages, so that S adds b(S) x (flow through S that does not end there) + m t(S) x (flow that ends in S) +
+round trips x (flow that leaves S). That is a sum over stages, of which each part depends on its own stage alone, so
+that the cheapest way through the lattice of downsets bounds all cuts at once; flows are improved by
+`planner.search.solvers.lattice.flows`, the known cuts as cutting planes.
 
 To beat a step T, no stage may have a bound of its own above T: pairs of downsets that have one are left out, and
 so is what no way cheaper than T leads through. Then the cheapest way, or T where that is less, is a bound; the T where
