@@ -10,9 +10,9 @@ import json
 import math
 import stat
 import tomllib
+import typing
 import zlib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
@@ -31,13 +31,21 @@ MAX_DEPTH = 64
 """No file of ours nests deeper; deeper ones exhaust the interpreter's stack."""
 
 
-@dataclass(frozen=True, slots=True)
 class Node:
-    """One value read from a file, with its place in the file."""
+    """One value read from a file, with its place in the file: a JSON pointer, or where it is within another node."""
 
-    value: object
-    pointer: str
-    file: str
+    __slots__ = ("_place", "file", "value")
+
+    def __init__(self, value: object, place: "str | tuple[Node, str | int]", file: str) -> None:
+        self.value, self._place, self.file = value, place, file
+
+    @property
+    def pointer(self) -> str:
+        """The JSON pointer, which is made where it is asked for: most nodes are read without."""
+        if isinstance(self._place, str):
+            return self._place
+        parent, step = self._place
+        return f"{parent.pointer}/{str(step).replace('~', '~0').replace('/', '~1')}"
 
     def fail(self, allowed: str) -> NoReturn:
         """Raise `InvalidInput` naming the place, what was found and what is allowed."""
@@ -61,19 +69,19 @@ class Node:
                     f"{self.file}: {self.pointer or '/'}: unknown key {key!r}; allowed are {allowed} "
                     "(what is yours goes under 'extra' of the file)"
                 )
-        return {key: self._child(key, value) for key, value in self.value.items()}
+        return {key: Node(value, (self, key), self.file) for key, value in self.value.items()}
 
     def entries(self) -> dict[str, "Node"]:
         """Return the members of an object whose keys are names chosen by the writer."""
         if not isinstance(self.value, dict):
             self.fail("an object is needed here")
-        return {key: self._child(key, value) for key, value in self.value.items()}
+        return {key: Node(value, (self, key), self.file) for key, value in self.value.items()}
 
     def items(self) -> list["Node"]:
         """Return the elements of a list."""
         if not isinstance(self.value, list):
             self.fail("a list is needed here")
-        return [Node(value, f"{self.pointer}/{i}", self.file) for i, value in enumerate(self.value)]
+        return [Node(value, (self, i), self.file) for i, value in enumerate(self.value)]
 
     def integer(self, minimum: int = 0, maximum: int = LARGEST_INTEGER) -> int:
         """Return a whole number within the bounds (both inclusive)."""
@@ -126,9 +134,9 @@ class Node:
                 raise
             raise InvalidInput(f"{self.file}: {self.pointer or '/'}: {error}") from None
 
-    def _child(self, key: str, value: object) -> "Node":
-        step = key.replace("~", "~0").replace("/", "~1")
-        return Node(value, f"{self.pointer}/{step}", self.file)
+    def child(self, key: str) -> "Node":
+        """Return a member of an object that has it."""
+        return Node(typing.cast(dict[str, object], self.value)[key], (self, key), self.file)
 
 
 def read_json(path: str | Path) -> Node:

@@ -7,8 +7,11 @@ Actions stay text here, so that the independent checker reads plans without the 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Annotated
 
+from costmodel.codec import Json, Positive, record
 from costmodel.errors import InvalidInput
+from costmodel.forms import numbered
 from costmodel.machines.cluster import Cluster
 from costmodel.stages.costs import Costs, EdgeCost
 from planner.plan.lockstep import Block, blocks_of
@@ -26,11 +29,11 @@ class Plan:
 
     model_name: str
     fingerprint: str
-    num_operators: int
+    num_operators: Positive
     cluster: Cluster
     batch: Batch
     schedule: str
-    stages: tuple[PlanStage, ...]
+    stages: Annotated[tuple[PlanStage, ...], Json(form=numbered(record(PlanStage)), rules={"minItems": 1})]
     edges: tuple[PlanEdge, ...]
     orders: tuple[tuple[str, ...], ...]
     prediction: Prediction
@@ -39,7 +42,9 @@ class Plan:
     training: Training = field(default_factory=Training)
     assumptions: Assumptions = field(default_factory=Assumptions)
     rungs: tuple[Rung, ...] = ()
-    schedule_options: Mapping[str, object] = field(default_factory=dict)
+    schedule_options: Annotated[
+        Mapping[str, object], Json(says="What the schedule was made with besides its name.")
+    ] = field(default_factory=dict)
     provenance: Mapping[str, object] = field(default_factory=dict)
     extra: Mapping[str, object] = field(default_factory=dict)
     rank_order: RankOrder = ()
