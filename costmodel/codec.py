@@ -3,7 +3,7 @@
 A field's annotation says how it stands in a file: ``int`` is a whole number from 0, ``tuple[str, ...]`` a list of
 texts, ``tuple[tuple[str, int], ...]`` and a mapping are objects, another dataclass is an object of its own,
 ``X | None`` may be null. A `Json` in ``Annotated`` says what the type does not: another key, bounds, or when the key is
-left out. Leaves out files and places in them, which are those of `costmodel.files`.
+left out. Leaves out whole files (`costmodel.documents`).
 """
 
 import inspect
@@ -12,11 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from functools import cached_property
 from operator import attrgetter
-from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, Generic
+from typing import Annotated, Any
 
-from costmodel.files import LARGEST_INTEGER, Node, document, read_json, write_json
+from costmodel.files import LARGEST_INTEGER, Node
 from costmodel.forms import (
     ANYTHING,
     FLAG,
@@ -291,52 +290,6 @@ def record(*kinds: type, **said: Any) -> Record[Any]:
     return _RECORDS[kinds]
 
 
-@dataclass(frozen=True)
-class Document(Generic[T]):
-    """A kind of file: its format, its version, the form of its body, and keys that are its writer's own."""
-
-    format: str
-    version: int
-    form: Record[T]
-    free: tuple[str, ...] = ()
-
-    def read(self, path: str | Path) -> T:
-        """Read a file; see `costmodel.files` for what is refused."""
-        return self.read_node(read_json(path))
-
-    def read_node(self, root: Node) -> T:
-        """Read a whole file's content, of a file of its own or within another."""
-        top = document(root, self.format, self.version, self.form.required, (*self.form.optional, *self.free))
-        own = {key: node.value for key, node in top.items() if key not in ("format", "version", *self.free)}
-        return self.form.read(Node(own, root.pointer, root.file))
-
-    def write(self, path: str | Path, value: T, **free: Mapping[str, object]) -> None:
-        """Write a file atomically; the same value gives the same bytes."""
-        body = {**self.form.write(value), **{key: dict(each) for key, each in free.items()}}
-        write_json(path, self.format, self.version, body)
-
-    @property
-    def whole(self) -> Form[T]:
-        """The form of the whole file within another, whose schema is its own file's."""
-        name = f"{self.format.removeprefix('penstock-')}.schema.json"
-        return Form(self.read_node, self._whole, lambda _: {"$ref": name})
-
-    def _whole(self, value: T) -> dict[str, Any]:
-        return {"format": self.format, "version": self.version, **self.form.write(value)}
-
-    def schema(self) -> Schema:
-        """Return the JSON Schema of a file."""
-        kind, known = self.format.removeprefix("penstock-"), Definitions()
-        body = self.form.body(known)
-        versions = [version for version in (self.version - 1, self.version) if version]
-        head = {"format": {"const": self.format}, "version": {"enum": versions}}
-        own = {key: FREE.schema(known) for key in self.free}
-        return {
-            "$schema": "https://json-schema.org/draft/2020-12/schema",
-            "$id": f"{kind}.schema.json",
-            "title": f"Penstock {kind}, version {self.version}",
-            **body,
-            "required": [*head, *body["required"]],
-            "properties": {**head, **body["properties"], **own},
-            "$defs": known,
-        }
+def to_json(value: Any) -> dict[str, Any]:
+    """Return a dataclass as files have it."""
+    return record(type(value)).write(value)  # type: ignore[no-any-return]

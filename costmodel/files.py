@@ -49,7 +49,7 @@ class Node:
 
     def fail(self, allowed: str) -> NoReturn:
         """Raise `InvalidInput` naming the place, what was found and what is allowed."""
-        raise InvalidInput(f"{self.file}: {self.pointer or '/'}: found {_brief(self.value)}; {allowed}")
+        raise InvalidInput(f"{self.file}: {self.pointer or '/'}: found {brief(self.value)}; {allowed}")
 
     def members(self, required: Iterable[str], optional: Iterable[str] = ()) -> dict[str, "Node"]:
         """Return the members of an object; all of `required` and nothing unknown must be there."""
@@ -183,34 +183,6 @@ def toml_node(text: str, file: str) -> Node:
     return Node(value, "", file)
 
 
-def document(
-    root: Node, kind: str, version: int, required: Iterable[str], optional: Iterable[str] = ()
-) -> dict[str, Node]:
-    """Check the ``format`` and ``version`` of a file and return its members.
-
-    Readers know version N and N-1; version 1 is the first one.
-    """
-    if not isinstance(root.value, dict):
-        root.fail("an object is needed here")
-    found = root.value.get("format")
-    if found != kind:
-        raise InvalidInput(
-            f"{root.file}: {root.pointer}/format: found {_brief(found)}; a file of format {kind!r} is needed here"
-        )
-    number = root.value.get("version")
-    known = [v for v in (version - 1, version) if v >= 1]
-    if isinstance(number, bool) or number not in known:
-        raise InvalidInput(
-            f"{root.file}: {root.pointer}/version: found {_brief(number)}; this release reads version "
-            f"{' and '.join(map(str, known))} of {kind}: write the file again with a matching release"
-        )
-    members = root.members(("format", "version", *required), optional)
-    for key in ("provenance", "extra"):
-        if key in members:
-            members[key].entries()
-    return members
-
-
 def write_json(path: str | Path, kind: str, version: int, body: Mapping[str, object]) -> None:
     """Write a document atomically; the same body gives the same bytes."""
     check_format(path, kind)
@@ -299,6 +271,7 @@ def _check_depth(value: object, depth: int = 0) -> None:
             _check_depth(item, depth + 1)
 
 
-def _brief(value: object) -> str:
+def brief(value: object) -> str:
+    """Return a value as messages quote it."""
     text = json.dumps(value, default=str)
     return text if len(text) <= 60 else text[:57] + "..."

@@ -118,9 +118,8 @@ def row(*forms: Form[Any], says: str) -> Form[tuple[Any, ...]]:
     """Return the form of a list of as many values, each with a form of its own; `says` names them."""
 
     def read(node: Node) -> tuple[Any, ...]:
-        value = node.value
-        alike = isinstance(value, list) and len(value) == len(forms)
-        if alike and all(form.plain(each) for form, each in zip(forms, value, strict=True)):
+        value = node.value if isinstance(node.value, list) else []
+        if len(value) == len(forms) and all(form.plain(each) for form, each in zip(forms, value, strict=True)):
             return tuple(value)
         items = node.items()
         if len(items) != len(forms):

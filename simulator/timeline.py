@@ -10,7 +10,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
-from costmodel.codec import Document, Json, Positive, record
+from costmodel.codec import Json, Positive, record
+from costmodel.documents import Document
 from costmodel.errors import InvalidInput
 from costmodel.files import Node
 from costmodel.forms import Form, listed, row, text, whole

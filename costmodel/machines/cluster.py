@@ -11,7 +11,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from costmodel.codec import UNSAID, Document, Json, Record, record
+from costmodel.codec import UNSAID, Json, Record, record
+from costmodel.documents import Document
 from costmodel.files import Node, read_toml
 from costmodel.forms import Form, listed
 from costmodel.machines import catalogue

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from costmodel.codec import Document, Json, Positive, record
+from costmodel.codec import Json, Positive, record
+from costmodel.documents import Document
 from costmodel.errors import InvalidInput
 
 CLASSES = ("p2p", "p2p_host", "all_reduce", "all_gather", "reduce_scatter", "all_to_all")

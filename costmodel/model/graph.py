@@ -63,7 +63,7 @@ def _saved(fixed: bool) -> forms.Form[tuple[SavedStorage, ...]]:
         forms.row(forms.whole(), forms.whole(), says="[storage id, bytes]" if fixed else "[storage id, bytes a sample]")
     )
     return forms.Form(
-        lambda node: tuple(SavedStorage(*each, fixed) for each in rows.read(node)),
+        lambda node: tuple(SavedStorage(storage, size, fixed) for storage, size in rows.read(node)),
         lambda saved: [[each.storage, each.size_bytes] for each in saved if each.fixed == fixed],
         rows.schema,
     )

@@ -10,7 +10,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated
 
-from costmodel.codec import UNSAID, Document, Json, Positive, form_of, record
+from costmodel.codec import UNSAID, Json, Positive, form_of, record
+from costmodel.documents import Document
 from costmodel.errors import InvalidInput
 from costmodel.files import Node, read_json
 from costmodel.forms import Form, listed

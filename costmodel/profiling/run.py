@@ -20,10 +20,9 @@ from costmodel.capture.models import explain, load_model
 from costmodel.capture.parts import extract
 from costmodel.capture.separation import check_separates
 from costmodel.capture.works import with_works
-from costmodel.codec import record
 from costmodel.errors import InvalidInput
 from costmodel.files import Node
-from costmodel.machines.links import Links
+from costmodel.machines.links import LINKS, Links
 from costmodel.model.graph import OperatorGraph
 from costmodel.model.origin import Origin
 from costmodel.model.profile import OperatorTimes, Profile, Shards
@@ -158,8 +157,8 @@ def _measured_links(options: Options, journal: Journal, say: Callable[[str], Non
         say("one GPU: no links to measure; name the machines' in a cluster, or run penstock links where there are two")
         return None
     say("measuring links between two local ranks")
-    body = journal.item("links", lambda: record(Links).write(measure_links(2, options.device)))
-    return record(Links).read(Node(body, "/links", "journal"))
+    body = journal.item("links", lambda: LINKS.form.write(measure_links(2, options.device)))
+    return LINKS.form.read(Node(body, "/links", "journal"))
 
 
 class _Session:

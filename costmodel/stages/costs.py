@@ -1,17 +1,16 @@
-"""What the stages of a pipeline cost: the numbers that the simulator takes, and their file.
+"""What the stages of a pipeline cost: the numbers that the simulator takes.
 
 Models each stage by its own times and bytes and each edge by a delay; a `MeasuredOperators` derives them from
-a profile, people write them by hand (``penstock-costs``). Leaves out orders: those are a `Schedule`'s.
+a profile, people write them by hand (`costmodel.stages.costs_file`). Leaves out orders: those are a `Schedule`'s.
 """
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from statistics import fmean
 from typing import Annotated, Any
 
-from costmodel.codec import UNSAID, Document, Json, Positive, record
+from costmodel.codec import UNSAID, Json, record
 from costmodel.errors import InvalidInput
-from costmodel.files import Node, read_json
+from costmodel.files import Node
 from costmodel.forms import Definitions, Form, Schema, listed, whole
 
 
@@ -21,12 +20,13 @@ def _amount(node: Node) -> int | tuple[int, ...]:
     return node.integer()
 
 
-def _one_or_list(known: Definitions, **rules: object) -> Schema:
+def one_or_list(known: Definitions, **rules: object) -> Schema:
+    """Return the schema of a whole number, or of a list of such."""
     return {"anyOf": [whole().schema(known), {**listed(whole()).schema(known), "minItems": 1, **rules}]}
 
 
 AMOUNT = Form[int | tuple[int, ...]](
-    _amount, lambda found: found if isinstance(found, int) else list(found), _one_or_list
+    _amount, lambda found: found if isinstance(found, int) else list(found), one_or_list
 )
 Amount = Annotated[int | tuple[int, ...], Json(form=AMOUNT)]
 """One value for every action of a stage, or one value an action (in order of micro-batch)."""
@@ -84,7 +84,7 @@ class StageCost:
         return largest(self.backward_input_ns) + largest(self.backward_weight_ns) + largest(self.recompute_ns)
 
 
-def _settled(values: dict[str, Any], node: Node) -> None:
+def settled(values: dict[str, Any], node: Node) -> None:
     """Set what stays until W to half of the activation where nothing is said; it cannot be more."""
     activation = values.get("activation_bytes", 2)
     if "weight_activation_bytes" not in values:
@@ -100,22 +100,8 @@ def _settled(values: dict[str, Any], node: Node) -> None:
             place.fail(f"weight_activation_bytes is a part of activation_bytes, {at(activation, index)} at most")
 
 
-STAGE_COST: Form[StageCost] = record(StageCost, absent=("offload_ns", "joint_bytes"), settle=_settled)
+STAGE_COST: Form[StageCost] = record(StageCost, absent=("offload_ns", "joint_bytes"), settle=settled)
 """A stage's cost as it stands in a plan."""
-
-
-def _ranks(node: Node) -> tuple[int, ...]:
-    ranks = node.integers() if isinstance(node.value, list) else (node.integer(),)
-    if not ranks or len(set(ranks)) < len(ranks):
-        node.fail("a rank, or a list of distinct ranks (replicas), is needed here")
-    return ranks
-
-
-RANKS = Form[tuple[int, ...]](
-    _ranks,
-    lambda ranks: ranks[0] if len(ranks) == 1 else list(ranks),
-    lambda known: _one_or_list(known, uniqueItems=True),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,69 +246,3 @@ def mean(amount: Amount) -> float:
 def least(amount: Amount) -> int:
     """Return the least value of any action."""
     return amount if isinstance(amount, int) else min(amount)
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Where a stage runs, and what its actions work on."""
-
-    ranks: Annotated[tuple[int, ...], Json("rank", form=RANKS, says="The rank, or the ranks that replicate it.")] = ()
-    microbatch_multiple: Positive = 1
-
-
-_STAGES: Form[tuple[tuple[_Place, StageCost], ...]] = listed(
-    record(_Place, StageCost, late=("microbatch_multiple",), absent=("memory_terms", "joint_bytes"), settle=_settled)
-)
-
-
-@dataclass(frozen=True, slots=True)
-class _CostsFile:
-    """What the stages of a pipeline cost, for simulate --costs."""
-
-    stages: Annotated[tuple[tuple[_Place, StageCost], ...], Json(form=_STAGES, rules={"minItems": 1})]
-    edges: Annotated[
-        tuple[EdgeCost, ...] | None, Json(form=listed(record(EdgeCost)), says="The chain when left out.")
-    ] = None
-    pairs: Annotated[tuple[PairCost, ...], UNSAID] = ()
-
-
-COSTS: Document[_CostsFile] = Document("penstock-costs", 1, record(_CostsFile), ("extra",))
-
-
-def read_costs(path: str | Path, num_microbatches: int = 0) -> Costs:
-    """Read a costs file; with a number of micro-batches lists must have one value an action."""
-    root = read_json(path)
-    found = COSTS.read_node(root)
-    for node in root.child("stages").items() if num_microbatches else ():
-        _check_lengths(node.entries(), num_microbatches)
-    places, stages = [place for place, _ in found.stages], tuple(stage for _, stage in found.stages)
-    chain = tuple(EdgeCost(i, i + 1) for i in range(len(stages) - 1))
-    return root.build(
-        lambda: Costs(
-            stages,
-            chain if found.edges is None else found.edges,
-            tuple(place.ranks or (i,) for i, place in enumerate(places)),
-            tuple(place.microbatch_multiple for place in places),
-            found.pairs,
-        )
-    )
-
-
-def write_costs(path: str | Path, costs: Costs) -> None:
-    """Write a costs file, which people may change, atomically."""
-    rows = zip(costs.stages, costs.ranks, costs.multiples, strict=True)
-    stages = tuple((_Place(ranks, multiple), stage) for stage, ranks, multiple in rows)
-    COSTS.write(path, _CostsFile(stages, costs.edges, costs.pairs))
-
-
-def _check_lengths(members: dict[str, Node], num_microbatches: int) -> None:
-    """Refuse a list that has not one value an action, or as many for each slice of it."""
-    multiple = members["microbatch_multiple"].integer(1) if "microbatch_multiple" in members else 1
-    num_actions = max(1, num_microbatches // multiple)
-    for key in PER_ACTION:
-        if key in members and isinstance(members[key].value, list) and len(members[key].items()) % num_actions:
-            found = len(members[key].items())
-            raise InvalidInput(
-                f"{members[key].file}: {members[key].pointer}: found a list of {found} values; {num_actions} are "
-                f"needed, one an action ({num_microbatches} micro-batches, {multiple} an action)"
-            )

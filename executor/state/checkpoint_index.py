@@ -13,7 +13,8 @@ from typing import Annotated, Any
 
 import torch
 
-from costmodel.codec import NEEDED, Document, Json, record
+from costmodel.codec import NEEDED, Json, record
+from costmodel.documents import Document
 from costmodel.errors import DoesNotMatch, InvalidInput
 from costmodel.files import Node
 from costmodel.forms import Form, listed, text

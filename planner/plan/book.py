@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from costmodel.codec import NEEDED, Document, Json, Positive, record
+from costmodel.codec import NEEDED, Json, Positive, record
+from costmodel.documents import Document
 from costmodel.errors import DoesNotMatch, InvalidInput
 from costmodel.files import Node, read_json
 from planner.plan.file import PLAN

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from costmodel.codec import INDEX, Document, Json, Positive, record
+from costmodel.codec import INDEX, Json, Positive, record
+from costmodel.documents import Document
 from costmodel.files import Node
 from costmodel.forms import Form, numbered
 from planner.plan.orders import ACTIONS, orders_from_nodes, orders_to_json
-from planner.plan.parts import PlanStage
+from planner.plan.part_forms import STAGES
 from planner.plan.rank_order import RANK_ORDER, RankOrder
 from planner.plan.whole import Plan
 
@@ -109,4 +110,4 @@ def plan_to_json(plan: Plan) -> dict[str, object]:
 
 def stages_to_json(plan: Plan) -> list[dict[str, object]]:
     """Return the JSON form of a plan's stages."""
-    return numbered(record(PlanStage)).write(plan.stages)  # type: ignore[no-any-return]
+    return STAGES.write(plan.stages)  # type: ignore[no-any-return]

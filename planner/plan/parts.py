@@ -3,15 +3,14 @@
 Leaves out the whole (`planner.plan.whole`) and its file (`planner.plan.file`).
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated
 
-from costmodel.codec import INDEX, NEEDED, UNSAID, Json, Positive, record
+from costmodel.codec import NEEDED, UNSAID, Json, Positive
 from costmodel.errors import InvalidInput
 from costmodel.files import Node
-from costmodel.forms import Form, nullable, number, row, whole
+from costmodel.forms import Form, row, whole
 from costmodel.stages.config import StageConfig
 from costmodel.stages.costs import StageCost
 from planner.plan.lockstep import Block, in_blocks
@@ -91,40 +90,6 @@ class PlanStage:
         return in_blocks(self.ranks, self.config.tensor * self.config.context)
 
 
-@dataclass(frozen=True, slots=True)
-class _Mesh:
-    """How `ranks` stand, the last axis innermost; as `config` has it."""
-
-    axes: tuple[str, ...]
-    shape: tuple[Positive, ...]
-    lanes: Annotated[Positive, Json(says="Ranks of one replica: context x tensor.")]
-
-
-def _mesh(config: StageConfig) -> _Mesh:
-    lanes = config.context * config.tensor
-    return _Mesh(("data", "context", "tensor"), (config.data, config.context, config.tensor), lanes)
-
-
-def _meshed(values: dict[str, Any], node: Node) -> None:
-    """Refuse a mesh that does not follow from the configuration."""
-    expected = _mesh(values["config"])
-    if values.get("mesh", expected) != expected:
-        node.child("mesh").fail(f"the stage's config makes {record(_Mesh).write(expected)}")
-
-
-record(
-    PlanStage,
-    late=("cost", "name", "modules", "shared", "units", "reduce", "collectives"),
-    extras={
-        "index": INDEX,
-        "mesh": (
-            Json(form=record(_Mesh), needed=False, unsaid=lambda stage: len(stage.ranks) < 2),
-            lambda stage: _mesh(stage.config),
-            "shared",
-        ),
-    },
-    settle=_meshed,
-)
 REPLICATE = "replicate"
 BORDERS = (REPLICATE, "shard(1)", "shard(-1)")
 """How tensors lie on the lanes that pass them on: whole on each, or divided along a dimension."""
@@ -228,24 +193,6 @@ class SearchResult:
         if not self.model_objective_ns or not self.model_lower_bound_ns:
             return None
         return self.model_objective_ns / self.model_lower_bound_ns - 1
-
-
-def _gapped(values: dict[str, Any], node: Node) -> None:
-    """Take the objective for the best step time where none is given; refuse a gap that does not follow."""
-    values.setdefault("best_step_time_ns", values["objective"])
-    gap = values.pop("gap")
-    expected = node.build(lambda: SearchResult(**values)).gap
-    if expected is None and gap is not None:
-        node.child("gap").fail("without a lower bound there is no gap: null")
-    if expected is not None and (gap is None or not math.isclose(gap, expected, rel_tol=1e-9, abs_tol=1e-12)):
-        node.child("gap").fail(f"objective / lower bound - 1 is {expected!r}")
-
-
-record(
-    SearchResult,
-    extras={"gap": (Json(form=nullable(number())), lambda search: search.gap, "lower_bound_ns")},
-    settle=_gapped,
-)
 
 
 @dataclass(frozen=True, slots=True)

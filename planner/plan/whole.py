@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated
 
-from costmodel.codec import Json, Positive, record
+from costmodel.codec import Json, Positive
 from costmodel.errors import InvalidInput
-from costmodel.forms import numbered
 from costmodel.machines.cluster import Cluster
 from costmodel.stages.costs import Costs, EdgeCost
 from planner.plan.lockstep import Block, blocks_of
+from planner.plan.part_forms import SEARCH, STAGES
 from planner.plan.parts import Assumptions, Batch, PlanEdge, PlanStage, Prediction, Rung, SearchResult, Training
 from planner.plan.rank_order import RankOrder
 
@@ -33,11 +33,11 @@ class Plan:
     cluster: Cluster
     batch: Batch
     schedule: str
-    stages: Annotated[tuple[PlanStage, ...], Json(form=numbered(record(PlanStage)), rules={"minItems": 1})]
+    stages: Annotated[tuple[PlanStage, ...], Json(form=STAGES, rules={"minItems": 1})]
     edges: tuple[PlanEdge, ...]
     orders: tuple[tuple[str, ...], ...]
     prediction: Prediction
-    search: SearchResult
+    search: Annotated[SearchResult, Json(form=SEARCH)]
     runs_on: tuple[str, ...]
     training: Training = field(default_factory=Training)
     assumptions: Assumptions = field(default_factory=Assumptions)

@@ -12,7 +12,8 @@ from costmodel.machines.cluster import CLUSTER, read_cluster
 from costmodel.machines.links import read_links, write_links
 from costmodel.model.origin import ROOFLINE, Origin
 from costmodel.model.profile import read_profile, write_profile
-from costmodel.stages.costs import EdgeCost, read_costs
+from costmodel.stages.costs import EdgeCost
+from costmodel.stages.costs_file import read_costs
 from planner.checker import check_plan
 from planner.plan import read_plan, write_plan
 from planner.plan.book import read_book, write_book

@@ -4,11 +4,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from costmodel.codec import Document
+from costmodel.documents import Document
 from costmodel.machines.cluster import CLUSTER_FILE
 from costmodel.machines.links import LINKS
 from costmodel.model.profile import PROFILE
-from costmodel.stages.costs import COSTS
+from costmodel.stages.costs_file import COSTS
 from executor.state.checkpoint_index import CHECKPOINT
 from planner.plan.book import BOOK
 from planner.plan.file import PLAN

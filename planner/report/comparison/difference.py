@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from functools import cached_property
 
+from costmodel.codec import to_json
 from costmodel.errors import DoesNotMatch
 from costmodel.machines.cluster import CLUSTER
 from costmodel.stages.costs import STAGE_COST
@@ -50,7 +51,7 @@ class PlanDifference:
     @cached_property
     def assumptions(self) -> Pairs:
         """Assumptions that differ."""
-        return unlike(self.old.assumptions.to_json(), self.new.assumptions.to_json())
+        return unlike(*(to_json(plan.assumptions) for plan in (self.old, self.new)))
 
     @cached_property
     def cluster(self) -> Pairs:
