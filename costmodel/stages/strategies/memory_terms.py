@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from costmodel.errors import UsageError
 from costmodel.stages.config import StageConfig
 from costmodel.stages.strategies import host
-from costmodel.stages.strategies.assembly import Build
+from costmodel.stages.strategies.build import Build
 from costmodel.stages.strategies.division import ceil, is_expert
 from costmodel.stages.strategies.gradients import Copies
 from costmodel.stages.strategies.memory import (

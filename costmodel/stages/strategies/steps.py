@@ -12,7 +12,7 @@ from costmodel.machines.catalogue import device as catalogue_device
 from costmodel.machines.catalogue import kept_in
 from costmodel.roofline import optimizer_step_ns
 from costmodel.stages.strategies import host
-from costmodel.stages.strategies.assembly import Build
+from costmodel.stages.strategies.build import Build
 from costmodel.stages.strategies.division import ceil
 from costmodel.stages.strategies.gradients import Collectives, Copies, Overlap
 from costmodel.stages.strategies.memory import MemoryTerms
