@@ -26,6 +26,7 @@ class StageConfig:
     which is the tensor degree where nothing is said (0).
     `recomputed_operators` names the operators whose forward runs again under recompute ``operators`` (``again`` in
     JSON); those that follow each other run again together, from what flows into the first.
+    `offload_fraction` is the part of what `offload` names that is on the host, from 0 to 1; the rest stays.
     """
 
     data: Positive = 1
@@ -39,6 +40,7 @@ class StageConfig:
     recomputed_operators: Annotated[tuple[str, ...], UNSAID, Json("again")] = ()
     shard_group: Annotated[int, UNSAID, Json(least=1)] = 0
     expert_tensor: Annotated[int, Json(least=1, unsaid=lambda config: config.expert_tensor == config.tensor)] = 0
+    offload_fraction: Annotated[float, UNSAID, Json(most=1)] = 1.0
 
     def __post_init__(self) -> None:
         for name in ("data", "tensor", "sequence", "context", "expert"):
@@ -56,6 +58,11 @@ class StageConfig:
             )
         if self.offload not in OFFLOAD:
             raise InvalidInput(f"config.offload is {self.offload!r}; allowed are {', '.join(OFFLOAD)}")
+        if not 0 <= self.offload_fraction <= 1 or (self.offload_fraction < 1 and self.offload == "none"):
+            raise InvalidInput(
+                f"config.offload_fraction is {self.offload_fraction} with offload {self.offload!r}; it is a part "
+                "from 0 to 1 of what offload names"
+            )
         object.__setattr__(self, "expert_tensor", self.expert_tensor or self.tensor)
         if self.expert_tensor < 1 or self.num_ranks % self.expert_tensor:
             raise InvalidInput(
