@@ -22,7 +22,7 @@ from typing import Any
 from benchmarks.support.kept_rows import add_output, kept
 from costmodel.architectures.command import make
 from costmodel.errors import NoPlanFits
-from costmodel.stages.config import StageConfig
+from costmodel.stages.config import CONFIG, StageConfig
 from planner import Effort, Plan, Problem, make_plan
 from planner.export.given import given_plan
 from planner.export.megatron import layout
@@ -135,7 +135,7 @@ def _row(plan_of: Callable[[], Plan], plans: list[Plan]) -> dict[str, Any]:
         "step_time_ns": plan.prediction.step_time_ns,
         "peak_memory_gib": round(max(plan.prediction.peak_memory_bytes) / 2**30, 2),
         "layout": layout(plan) if len(plan.stages) > 1 and not not_taken("megatron", plan) else "",
-        "config": plan.stages[0].config.to_json(),
+        "config": CONFIG.write(plan.stages[0].config),
     }
 
 

@@ -10,9 +10,9 @@ import json
 import math
 import stat
 import tomllib
+import typing
 import zlib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
@@ -31,17 +31,25 @@ MAX_DEPTH = 64
 """No file of ours nests deeper; deeper ones exhaust the interpreter's stack."""
 
 
-@dataclass(frozen=True, slots=True)
 class Node:
-    """One value read from a file, with its place in the file."""
+    """One value read from a file, with its place in the file: a JSON pointer, or where it is within another node."""
 
-    value: object
-    pointer: str
-    file: str
+    __slots__ = ("_place", "file", "value")
+
+    def __init__(self, value: object, place: "str | tuple[Node, str | int]", file: str) -> None:
+        self.value, self._place, self.file = value, place, file
+
+    @property
+    def pointer(self) -> str:
+        """The JSON pointer, which is made where it is asked for: most nodes are read without."""
+        if isinstance(self._place, str):
+            return self._place
+        parent, step = self._place
+        return f"{parent.pointer}/{str(step).replace('~', '~0').replace('/', '~1')}"
 
     def fail(self, allowed: str) -> NoReturn:
         """Raise `InvalidInput` naming the place, what was found and what is allowed."""
-        raise InvalidInput(f"{self.file}: {self.pointer or '/'}: found {_brief(self.value)}; {allowed}")
+        raise InvalidInput(f"{self.file}: {self.pointer or '/'}: found {brief(self.value)}; {allowed}")
 
     def members(self, required: Iterable[str], optional: Iterable[str] = ()) -> dict[str, "Node"]:
         """Return the members of an object; all of `required` and nothing unknown must be there."""
@@ -61,19 +69,19 @@ class Node:
                     f"{self.file}: {self.pointer or '/'}: unknown key {key!r}; allowed are {allowed} "
                     "(what is yours goes under 'extra' of the file)"
                 )
-        return {key: self._child(key, value) for key, value in self.value.items()}
+        return {key: Node(value, (self, key), self.file) for key, value in self.value.items()}
 
     def entries(self) -> dict[str, "Node"]:
         """Return the members of an object whose keys are names chosen by the writer."""
         if not isinstance(self.value, dict):
             self.fail("an object is needed here")
-        return {key: self._child(key, value) for key, value in self.value.items()}
+        return {key: Node(value, (self, key), self.file) for key, value in self.value.items()}
 
     def items(self) -> list["Node"]:
         """Return the elements of a list."""
         if not isinstance(self.value, list):
             self.fail("a list is needed here")
-        return [Node(value, f"{self.pointer}/{i}", self.file) for i, value in enumerate(self.value)]
+        return [Node(value, (self, i), self.file) for i, value in enumerate(self.value)]
 
     def integer(self, minimum: int = 0, maximum: int = LARGEST_INTEGER) -> int:
         """Return a whole number within the bounds (both inclusive)."""
@@ -126,9 +134,9 @@ class Node:
                 raise
             raise InvalidInput(f"{self.file}: {self.pointer or '/'}: {error}") from None
 
-    def _child(self, key: str, value: object) -> "Node":
-        step = key.replace("~", "~0").replace("/", "~1")
-        return Node(value, f"{self.pointer}/{step}", self.file)
+    def child(self, key: str) -> "Node":
+        """Return a member of an object that has it."""
+        return Node(typing.cast(dict[str, object], self.value)[key], (self, key), self.file)
 
 
 def read_json(path: str | Path) -> Node:
@@ -173,34 +181,6 @@ def toml_node(text: str, file: str) -> Node:
     except ValueError as error:
         raise InvalidInput(f"{file}: {error}") from None
     return Node(value, "", file)
-
-
-def document(
-    root: Node, kind: str, version: int, required: Iterable[str], optional: Iterable[str] = ()
-) -> dict[str, Node]:
-    """Check the ``format`` and ``version`` of a file and return its members.
-
-    Readers know version N and N-1; version 1 is the first one.
-    """
-    if not isinstance(root.value, dict):
-        root.fail("an object is needed here")
-    found = root.value.get("format")
-    if found != kind:
-        raise InvalidInput(
-            f"{root.file}: {root.pointer}/format: found {_brief(found)}; a file of format {kind!r} is needed here"
-        )
-    number = root.value.get("version")
-    known = [v for v in (version - 1, version) if v >= 1]
-    if isinstance(number, bool) or number not in known:
-        raise InvalidInput(
-            f"{root.file}: {root.pointer}/version: found {_brief(number)}; this release reads version "
-            f"{' and '.join(map(str, known))} of {kind}: write the file again with a matching release"
-        )
-    members = root.members(("format", "version", *required), optional)
-    for key in ("provenance", "extra"):
-        if key in members:
-            members[key].entries()
-    return members
 
 
 def write_json(path: str | Path, kind: str, version: int, body: Mapping[str, object]) -> None:
@@ -291,6 +271,7 @@ def _check_depth(value: object, depth: int = 0) -> None:
             _check_depth(item, depth + 1)
 
 
-def _brief(value: object) -> str:
+def brief(value: object) -> str:
+    """Return a value as messages quote it."""
     text = json.dumps(value, default=str)
     return text if len(text) <= 60 else text[:57] + "..."

@@ -108,6 +108,16 @@ def receive_of(send: Action) -> Action:
     return Action(kind, send.peer, send.microbatch, send.slice_index, send.stage)
 
 
+def action_pattern() -> str:
+    """Return the regular expression of actions as text, as a schema has it."""
+    number = "[0-9]{1,9}"
+    microbatch = rf"{number}(\.{number})?"
+    plain = set(Kind) - SENDS - RECEIVES - STAGE_WIDE
+    forms = (plain, ""), (SENDS, f">{number}"), (RECEIVES, f"<{number}")
+    found = [f"({'|'.join(sorted(kinds))}){microbatch}{behind}" for kinds, behind in forms]
+    return f"^{number}({'|'.join(found)}|({'|'.join(sorted(STAGE_WIDE))})({microbatch})?)$"
+
+
 def parse_action(text: str) -> Action:
     """Read an action back from its text.
 

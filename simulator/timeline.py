@@ -8,12 +8,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Annotated, Any
 
+from costmodel.codec import Json, Positive, record
+from costmodel.documents import Document
 from costmodel.errors import InvalidInput
-from costmodel.files import Node, document, read_json, write_json
-from simulator.actions import COMPUTE, Action, parse_action
+from costmodel.files import Node
+from costmodel.forms import Form, listed, row, text, whole
+from simulator.actions import COMPUTE, Action, action_pattern, parse_action
 
-TIMELINE_FORMAT, TIMELINE_VERSION = "penstock-timeline", 1
 STREAMS = ("compute", "send", "receive", "collective", "offload", "reload")
 EXCLUSIVE = frozenset({"compute", "collective", "offload", "reload"})
 """Streams that do one thing at a time; several messages may travel at once."""
@@ -30,6 +33,20 @@ class Span:
     end_ns: int
 
 
+def _action(node: Node) -> Action:
+    written = node.text()
+    return node.build(lambda: parse_action(written))
+
+
+_ACTION = Form[Action](_action, str, text(pattern=action_pattern()).schema)
+_SPANS = listed(row(_ACTION, whole(), text(STREAMS), whole(), whole(), says="[action, rank, stream, start_ns, end_ns]"))
+SPANS = Form[tuple[Span, ...]](
+    lambda node: tuple(Span(*each) for each in _SPANS.read(node)),
+    lambda spans: [[str(s.action), s.rank, s.stream, s.start_ns, s.end_ns] for s in spans],
+    _SPANS.schema,
+)
+
+
 @dataclass(frozen=True)
 class Timeline:
     """Spans of all ranks, and the steps of each rank's memory.
@@ -43,9 +60,9 @@ class Timeline:
         For each rank the points (time_ns, bytes) at which its memory changes, from the static part on.
     """
 
-    num_ranks: int
-    spans: tuple[Span, ...]
-    memory: tuple[tuple[tuple[int, int], ...], ...] = field(default=())
+    num_ranks: Positive
+    spans: Annotated[tuple[Span, ...], Json(form=SPANS)]
+    memory: Annotated[tuple[tuple[tuple[int, int], ...], ...], Json(says="[time_ns, bytes]")] = field(default=())
 
     def __post_init__(self) -> None:
         last: dict[tuple[int, str], Span] = {}
@@ -115,42 +132,21 @@ class Timeline:
         return tuple(max((size for _, size in points), default=0) for points in self.memory)
 
 
+def _settled(values: dict[str, Any], node: Node) -> None:
+    """Refuse spans of ranks that the timeline does not have."""
+    for index, span in enumerate(values["spans"]):
+        if span.rank >= values["num_ranks"]:
+            node.child("spans").items()[index].items()[1].integer(0, values["num_ranks"] - 1)
+
+
+TIMELINE: Document[Timeline] = Document("penstock-timeline", 1, record(Timeline, settle=_settled), ("extra",))
+
+
 def write_timeline(path: str | Path, timeline: Timeline, extra: Mapping[str, object] | None = None) -> None:
     """Write a timeline file; a span is [action, rank, stream, start_ns, end_ns]."""
-    write_json(
-        path,
-        TIMELINE_FORMAT,
-        TIMELINE_VERSION,
-        {
-            "num_ranks": timeline.num_ranks,
-            "spans": [[str(s.action), s.rank, s.stream, s.start_ns, s.end_ns] for s in timeline.spans],
-            "memory": [[list(point) for point in row] for row in timeline.memory],
-            "extra": dict(extra or {}),
-        },
-    )
+    TIMELINE.write(path, timeline, extra=extra or {})
 
 
 def read_timeline(path: str | Path) -> Timeline:
     """Read a timeline file."""
-    root = read_json(path)
-    top = document(root, TIMELINE_FORMAT, TIMELINE_VERSION, ("num_ranks", "spans"), ("memory", "extra"))
-    num_ranks = top["num_ranks"].integer(1)
-    spans = []
-    for node in top["spans"].items():
-        row = node.items()
-        if len(row) != 5:
-            node.fail("a span is [action, rank, stream, start_ns, end_ns]")
-        rank, stream = row[1].integer(0, num_ranks - 1), row[2].text(STREAMS)
-        spans.append(Span(_action(row[0]), rank, stream, row[3].integer(), row[4].integer()))
-    memory = []
-    for row_node in top["memory"].items() if "memory" in top else []:
-        points = [point.integers() for point in row_node.items()]
-        if any(len(point) != 2 for point in points):
-            row_node.fail("each point is [time_ns, bytes]")
-        memory.append(tuple((point[0], point[1]) for point in points))
-    return root.build(lambda: Timeline(num_ranks, tuple(spans), tuple(memory)))
-
-
-def _action(node: Node) -> Action:
-    text = node.text()
-    return node.build(lambda: parse_action(text))
+    return TIMELINE.read(path)

@@ -17,8 +17,9 @@ from pathlib import Path
 from benchmarks.peer_problems.aceso.job import AcesoJob
 from costmodel.architectures.configs import Config, make_config
 from costmodel.architectures.table import find
+from costmodel.documents import document
 from costmodel.errors import InvalidInput
-from costmodel.files import Node, document, read_toml
+from costmodel.files import Node, read_toml
 from costmodel.stages.strategies.memory import KINDS
 from planner.measured.job import MeasuredJob
 from planner.measured.runs import MeasuredRun, job_of, rows_of_runs

@@ -15,8 +15,9 @@ from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 
+from costmodel.documents import document
 from costmodel.errors import InvalidInput, UsageError
-from costmodel.files import Node, document, read_toml
+from costmodel.files import Node, read_toml
 from costmodel.machines.catalogue import PRECISIONS, device, kept_in
 
 FORMAT, VERSION = "penstock-calibration", 1

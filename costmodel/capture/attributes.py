@@ -12,7 +12,8 @@ import torch
 from torch import nn
 
 from costmodel.capture.drawing import state_of
-from costmodel.capture.reachable import Reachable, equal
+from costmodel.capture.reachable import Reachable
+from costmodel.capture.watched_values import equal
 
 Change = tuple[str, str, str]
 """What is no longer as it was, by name and place; what it was and what it is now, in words."""

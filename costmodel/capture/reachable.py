@@ -19,7 +19,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cache, partial
 from itertools import chain, islice
-from operator import is_, itemgetter
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -27,6 +27,7 @@ from torch import nn
 
 from costmodel.capture.code_names import names_in
 from costmodel.capture.drawing import state_of
+from costmodel.capture.watched_values import PLAIN, WatchedValues
 
 _OWN = frozenset(vars(nn.Module()))
 """Names that every module has; those of the model's modules are looked at elsewhere."""
@@ -39,8 +40,6 @@ _NEVER = frozenset(("__init__", "__repr__", "extra_repr", "reset_parameters", "_
 
 _LONGEST, _MOST = 1000, 100_000
 """Elements of a container that are compared, and objects that are walked to."""
-
-_PLAIN = (bool, int, float, complex, str, bytes, type(None), frozenset, torch.Size, torch.dtype, torch.device)
 
 _FIXED = (tuple, types.MethodType, classmethod, staticmethod, property)
 """What holds something for good."""
@@ -62,68 +61,13 @@ _NUMPYS = "<class 'numpy.ndarray'>"
 
 _BASES = sys.stdlib_module_names | {"torch", "numpy"}
 _USERS, _INSTALLED, _BASE = range(3)
-_READ_OF_LIBRARIES = (object, (*_PLAIN, Callable, types.ModuleType), (Callable, types.ModuleType))
+_READ_OF_LIBRARIES = (object, (*PLAIN, Callable, types.ModuleType), (Callable, types.ModuleType))
 """Which values of a module are looked at: all, or numbers and functions, or functions."""
 
 _DEEPEST = 3
 """How many functions of installed packages are read that call each other."""
 
-_UNREACHED = (*_PLAIN, torch.Tensor, weakref.ProxyType, weakref.CallableProxyType)
-
-
-@dataclass(slots=True)
-class WatchedValues:
-    """Values that code reads of one object.
-
-    Attributes
-    ----------
-    words : str
-        What it is called; where values have names, what follows them.
-    found : object
-        What is looked into.
-    get : callable
-        Returns the values.
-    names : tuple of str, optional
-        Of the values; None for a container.
-    length : int
-        Of a namespace, else -1: a name that it lacked may hide what stood behind.
-    kept : tuple
-        What the values were.
-    """
-
-    words: str
-    found: Any
-    get: Callable[[Any], tuple[Any, ...]]
-    names: tuple[str, ...] | None = None
-    length: int = -1
-    kept: tuple[Any, ...] = ()
-
-    def __post_init__(self) -> None:
-        self.kept = self.get(self.found)
-
-    def stands(self) -> bool:
-        """Whether nothing has changed, which takes a microsecond. Tensors are compared by identity, never by value."""
-        try:
-            now = self.get(self.found)
-        except (KeyError, AttributeError):
-            return False
-        if len(now) != len(self.kept) or (self.length >= 0 and len(self.found) != self.length):
-            return False
-        return all(map(is_, now, self.kept)) or all(map(_alike, now, self.kept))
-
-
-def equal(then: Any, now: Any) -> bool:
-    """Whether two values are one, or alike. Tensors are never alike: a capture would read a number of them."""
-    if then is now or isinstance(then, torch.Tensor) or isinstance(now, torch.Tensor):
-        return then is now
-    try:
-        return bool(then == now) or (then != then and now != now)
-    except (RuntimeError, ValueError, TypeError):
-        return False
-
-
-def _alike(now: Any, then: Any) -> bool:
-    return now is then or (isinstance(now, _PLAIN) and isinstance(then, _PLAIN) and equal(now, then))
+_UNREACHED = (*PLAIN, torch.Tensor, weakref.ProxyType, weakref.CallableProxyType)
 
 
 class Reachable:

@@ -5,23 +5,46 @@ that people write and the JSON inside a plan. Leaves out what collectives cost (
 routes through a fabric, and links that differ between groups of one level.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any
 
-from costmodel.files import LARGEST_INTEGER, Node, document, read_toml
+from costmodel.codec import UNSAID, Json, Record, record
+from costmodel.documents import Document
+from costmodel.files import Node, read_toml
+from costmodel.forms import Form, listed
 from costmodel.machines import catalogue
 from costmodel.machines.catalogue.device_file import SUFFIX
-from costmodel.machines.cluster_parts import GIB, LINK_KINDS, NETWORK, SCALE_UP, DeviceType, Host, LinkGroup
-from costmodel.machines.cluster_rules import check_cluster, check_order
-from costmodel.machines.links import LINKS_KEYS, LINKS_OPTIONAL, Links, read_links
+from costmodel.machines.cluster_parts import NETWORK, SCALE_UP, DeviceType, Host, LinkGroup
+from costmodel.machines.cluster_rules import SLOWEST, check_cluster, check_order
+from costmodel.machines.links import Links, read_links
 
 if TYPE_CHECKING:
     from costmodel.machines.collectives.price import Price
 
-CLUSTER_FORMAT, CLUSTER_VERSION = "penstock-cluster", 1
+
+@dataclass(frozen=True, slots=True)
+class _Speed:
+    """A rank that is faster or slower than its type."""
+
+    index: int
+    speed: Annotated[float, Json(rules={"minimum": SLOWEST, "maximum": 1 / SLOWEST})]
+
+
+_SPEEDS: Form[tuple[_Speed, ...]] = listed(record(_Speed))
+Speeds = Annotated[
+    tuple[tuple[int, float], ...],
+    Json(
+        "rank",
+        form=Form(
+            lambda node: tuple((each.index, each.speed) for each in _SPEEDS.read(node)),
+            lambda speeds: [{"index": rank, "speed": speed} for rank, speed in speeds],
+            _SPEEDS.schema,
+        ),
+    ),
+]
 
 
 @dataclass(frozen=True)
@@ -39,12 +62,19 @@ class Cluster:
         devices or does not hold whole groups of the link before it, or two devices that no link joins.
     """
 
-    devices: tuple[DeviceType, ...]
-    hosts: tuple[Host, ...]
-    groups: tuple[LinkGroup, ...]
-    speeds: tuple[tuple[int, float], ...] = ()
-    links: Links | None = None
-    order: tuple[int, ...] = ()
+    devices: Annotated[tuple[DeviceType, ...], Json("device")]
+    hosts: Annotated[tuple[Host, ...], Json("host")]
+    groups: Annotated[tuple[LinkGroup, ...], Json("link")] = ()
+    speeds: Speeds = ()
+    links: Annotated[Links | None, UNSAID, Json(form=record(Links))] = None
+    order: Annotated[
+        tuple[int, ...],
+        UNSAID,
+        Json(
+            says="The device of each rank, counted through the hosts, where a plan leaves out some before others.",
+            rules={"uniqueItems": True},
+        ),
+    ] = ()
 
     def __post_init__(self) -> None:
         check_cluster(self.devices, self.hosts, self.groups, self.speeds)
@@ -167,57 +197,52 @@ class Cluster:
         """Time that either of two ranks loses to its end of a message; 0 within a rank, or if it was not measured."""
         return 0 if first == second or not self.links else self.links.host_ns(size_bytes)
 
-    def to_json(self) -> dict[str, object]:
-        """Return the JSON that is in a plan: the keys of the TOML file."""
-        body: dict[str, object] = {
-            "device": [
-                {
-                    "name": d.name,
-                    "type": d.type,
-                    "catalogue": d.catalogue,
-                    "memory_gib": d.memory_bytes / GIB,
-                    **({"price_per_hour": d.price_per_hour} if d.price_per_hour else {}),
-                }
-                for d in self.devices
-            ],
-            "host": [
-                {"count": h.count, "device": h.device, "devices": h.devices, "memory_gib": h.memory_bytes / GIB}
-                for h in self.hosts
-            ],
-            "link": [
-                {
-                    "name": g.name,
-                    "group": g.group,
-                    "bandwidth_gbs": g.bandwidth_gbs,
-                    "latency_us": g.latency_ns / 1000,
-                    "shared_gbs": g.shared_gbs,
-                    **({"kind": g.kind} if g.kind else {}),
-                }
-                for g in self.groups
-            ],
-            "rank": [{"index": rank, "speed": speed} for rank, speed in self.speeds],
-        }
-        if self.order:
-            body["order"] = list(self.order)
-        if self.links:
-            body["links"] = self.links.to_json()
-        return body
+
+def _settled(values: dict[str, Any], node: Node) -> None:
+    """Take the memory of a device that says none from the catalogue."""
+    name = values.get("catalogue", "")
+    if "memory_bytes" not in values and not name:
+        node.fail("a device needs memory_gib, or a catalogue id that says it")
+    if "memory_bytes" not in values:
+        values["memory_bytes"] = node.child("catalogue").build(lambda: catalogue.device(name)).memory_bytes
+
+
+def _settled_beside(values: dict[str, Any], node: Node) -> None:
+    """Do so where a device file that is named lies in the folder of the cluster file."""
+    if values.get("catalogue", "").endswith(SUFFIX):
+        values["catalogue"] = str(Path(node.file).parent / values["catalogue"])
+    _settled(values, node)
+
+
+_NAMED = {"required": ["catalogue"], "properties": {"catalogue": {"minLength": 1}}}
+_RULES = {"anyOf": [{"required": ["memory_gib"]}, _NAMED]}
+_LATE = ("memory_gib", "price_per_hour")
+record(DeviceType, late=_LATE, settle=_settled, rules=_RULES)
+CLUSTER: Form[Cluster] = record(Cluster, late=("order", "links"))
+"""The cluster that is inside a plan: the keys of the TOML file."""
+_DEVICES: Form[tuple[DeviceType, ...]] = listed(Record((DeviceType,), late=_LATE, settle=_settled_beside, rules=_RULES))
+
+
+@dataclass(frozen=True, slots=True)
+class _ClusterFile:
+    """Machines: the tree of the TOML file that people write."""
+
+    devices: Annotated[tuple[DeviceType, ...], Json("device", form=_DEVICES)]
+    hosts: Annotated[tuple[Host, ...], Json("host")]
+    groups: Annotated[tuple[LinkGroup, ...], Json("link")] = ()
+    speeds: Speeds = ()
+    links: Annotated[str, Json(says="Name of a links file beside this one.")] = ""
+
+
+CLUSTER_FILE: Document[_ClusterFile] = Document("penstock-cluster", 1, record(_ClusterFile), ("extra",))
 
 
 def read_cluster(path: str | Path) -> Cluster:
     """Read a cluster file (TOML); ``links`` in it names a links file in the same folder."""
     root = read_toml(path)
-    top = document(root, CLUSTER_FORMAT, CLUSTER_VERSION, ("device", "host"), ("link", "rank", "links", "extra"))
-    links = read_links(Path(path).parent / top["links"].text()) if "links" in top else None
-    return root.build(lambda: _cluster(top, links, folder=Path(path).parent))
-
-
-def cluster_from_node(node: Node) -> Cluster:
-    """Read the cluster that is inside a plan."""
-    top = node.members(("device", "host"), ("link", "rank", "links", "order"))
-    links = Links.from_node(top["links"].members(LINKS_KEYS, LINKS_OPTIONAL)) if "links" in top else None
-    order = top["order"].integers() if "order" in top else ()
-    return node.build(lambda: _cluster(top, links, order))
+    found = CLUSTER_FILE.read_node(root)
+    links = read_links(Path(path).parent / found.links) if found.links else None
+    return root.build(lambda: Cluster(found.devices, found.hosts, found.groups, found.speeds, links))
 
 
 def uniform_cluster(device: DeviceType, num_devices: int, links: Links | None) -> Cluster:
@@ -230,63 +255,3 @@ def uniform_cluster(device: DeviceType, num_devices: int, links: Links | None) -
         last = links.classes["p2p"].ranges[-1]
         group = LinkGroup("local", 0, last.bandwidth_gbs, links.classes["p2p"].ranges[0].latency_ns)
     return Cluster((device,), (Host(device.name, num_devices),), (group,), (), links)
-
-
-def _cluster(
-    top: Mapping[str, Node], links: Links | None, order: tuple[int, ...] = (), folder: Path | None = None
-) -> Cluster:
-    rows: Callable[[str], Iterable[Node]] = lambda key: top[key].items() if key in top else ()  # noqa: E731
-    return Cluster(
-        tuple(_device(node, folder) for node in rows("device")),
-        tuple(_host(node) for node in rows("host")),
-        tuple(_group(node) for node in rows("link")),
-        tuple(_exception(node) for node in rows("rank")),
-        links,
-        order,
-    )
-
-
-def _device(node: Node, folder: Path | None) -> DeviceType:
-    """Read a device type: what is not given comes from the catalogue, whose devices are all ``cuda`` for torch.
-
-    A device file lies in the folder of the cluster file that names it.
-    """
-    fields = node.members(("name",), ("memory_gib", "type", "catalogue", "price_per_hour"))
-    name = fields["catalogue"].text() if "catalogue" in fields else ""
-    name = str(folder / name) if folder and name.endswith(SUFFIX) else name
-    if "memory_gib" in fields:
-        memory_bytes = round(fields["memory_gib"].number(0, LARGEST_INTEGER / GIB) * GIB)
-    elif name:
-        memory_bytes = fields["catalogue"].build(lambda: catalogue.device(name)).memory_bytes
-    else:
-        node.fail("a device needs memory_gib, or a catalogue id that says it")
-    kind = fields["type"].text(("cpu", "cuda")) if "type" in fields else "cuda"
-    price = fields["price_per_hour"].number() if "price_per_hour" in fields else 0.0
-    return DeviceType(fields["name"].text(), memory_bytes, kind, name, price)
-
-
-def _host(node: Node) -> Host:
-    fields = node.members(("device", "devices"), ("count", "memory_gib"))
-    return Host(
-        fields["device"].text(),
-        fields["devices"].integer(1),
-        fields["count"].integer(1) if "count" in fields else 1,
-        round(fields["memory_gib"].number(0, LARGEST_INTEGER / GIB) * GIB) if "memory_gib" in fields else 0,
-    )
-
-
-def _group(node: Node) -> LinkGroup:
-    fields = node.members(("name", "group", "bandwidth_gbs", "latency_us"), ("shared_gbs", "kind"))
-    return LinkGroup(
-        fields["name"].text(),
-        fields["group"].integer(),
-        fields["bandwidth_gbs"].number(),
-        round(fields["latency_us"].number(0, LARGEST_INTEGER / 1000) * 1000),
-        fields["shared_gbs"].number() if "shared_gbs" in fields else 0.0,
-        fields["kind"].text(LINK_KINDS) if "kind" in fields else "",
-    )
-
-
-def _exception(node: Node) -> tuple[int, float]:
-    fields = node.members(("index", "speed"))
-    return fields["index"].integer(), fields["speed"].number()

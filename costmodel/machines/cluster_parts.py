@@ -1,6 +1,11 @@
 """What a cluster is made of: kinds of devices, hosts, and links that join groups of devices."""
 
 from dataclasses import dataclass
+from typing import Annotated
+
+from costmodel.codec import UNSAID, Json, Positive, record
+from costmodel.forms import scaled
+from costmodel.machines.links import SLOWEST_GBS
 
 GIB = 2**30
 SCALE_UP, NETWORK = LINK_KINDS = ("scale-up", "network")
@@ -15,10 +20,10 @@ class DeviceType:
     """
 
     name: str
-    memory_bytes: int
-    type: str = "cuda"
-    catalogue: str = ""
-    price_per_hour: float = 0.0
+    memory_bytes: Annotated[int, Json("memory_gib", form=scaled(GIB), needed=False)]
+    type: Annotated[str, Json(allowed=("cpu", "cuda"))] = "cuda"
+    catalogue: Annotated[str, Json(says="Id of the catalogue: gives the memory where memory_gib does not.")] = ""
+    price_per_hour: Annotated[float, UNSAID, Json(says="Of one device, in any money; 0 where not known.")] = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +31,12 @@ class Host:
     """`count` hosts alike, each with `devices` devices of type `device`; host memory 0 when not given."""
 
     device: str
-    devices: int
-    count: int = 1
-    memory_bytes: int = 0
+    devices: Positive
+    count: Positive = 1
+    memory_bytes: Annotated[int, Json("memory_gib", form=scaled(GIB), says="Host memory, for offload.")] = 0
+
+
+record(Host, late=("device", "devices", "memory_gib"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +48,8 @@ class LinkGroup:
     """
 
     name: str
-    group: int
-    bandwidth_gbs: float
-    latency_ns: int
-    shared_gbs: float = 0.0
-    kind: str = ""
+    group: Annotated[int, Json(says="Consecutive devices that it joins; 0 = all.")]
+    bandwidth_gbs: Annotated[float, Json(rules={"minimum": SLOWEST_GBS})]
+    latency_ns: Annotated[int, Json("latency_us", form=scaled(1000))]
+    shared_gbs: Annotated[float, Json(rules={"anyOf": [{"const": 0}, {"minimum": SLOWEST_GBS}]})] = 0.0
+    kind: Annotated[str, UNSAID, Json(allowed=LINK_KINDS)] = ""

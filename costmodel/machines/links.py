@@ -8,11 +8,12 @@ the cluster's shared links add.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
+from costmodel.codec import Json, Positive, record
+from costmodel.documents import Document
 from costmodel.errors import InvalidInput
-from costmodel.files import Node, document, read_json, write_json
 
-LINKS_FORMAT, LINKS_VERSION = "penstock-links", 1
 CLASSES = ("p2p", "p2p_host", "all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 
 SLOWEST_GBS = 1e-9
@@ -25,7 +26,7 @@ class SizeRange:
 
     min_bytes: int
     latency_ns: int
-    bandwidth_gbs: float
+    bandwidth_gbs: Annotated[float, Json(rules={"minimum": SLOWEST_GBS}, says="10^9 bytes a second, one direction.")]
 
     def __post_init__(self) -> None:
         if self.bandwidth_gbs < SLOWEST_GBS:
@@ -40,8 +41,10 @@ class SizeRange:
 class LinkClass:
     """One kind of transfer: its ranges in rising order, and the measured table (bytes, ns)."""
 
-    ranges: tuple[SizeRange, ...]
-    table: tuple[tuple[int, int], ...] = ()
+    ranges: Annotated[
+        tuple[SizeRange, ...], Json(says="By rising min_bytes; the first starts at 0.", rules={"minItems": 1})
+    ]
+    table: Annotated[tuple[tuple[int, int], ...], Json(says="[bytes, ns]")] = ()
 
     def __post_init__(self) -> None:
         starts = [r.min_bytes for r in self.ranges]
@@ -65,9 +68,9 @@ class Links:
 
     backend: str
     device: str
-    num_ranks: int
-    classes: Mapping[str, LinkClass]
-    overlap_slowdown: float = 0.0
+    num_ranks: Positive
+    classes: Annotated[Mapping[str, LinkClass], Json(allowed=CLASSES)]
+    overlap_slowdown: Annotated[float, Json(least=1, unsaid=True)] = 0.0
 
     def __post_init__(self) -> None:
         if self.overlap_slowdown and self.overlap_slowdown < 1:
@@ -77,80 +80,16 @@ class Links:
         """Time that a rank loses to one end of a message, which holds a byte at least; 0 where it was not measured."""
         return self.classes["p2p_host"].time_ns(max(1, size_bytes)) if "p2p_host" in self.classes else 0
 
-    def to_json(self) -> dict[str, object]:
-        """Return the JSON body (without ``format`` and ``version``)."""
-        return {
-            "backend": self.backend,
-            "device": self.device,
-            "num_ranks": self.num_ranks,
-            "classes": {name: _class_to_json(link) for name, link in self.classes.items()},
-            **({"overlap_slowdown": self.overlap_slowdown} if self.overlap_slowdown else {}),
-        }
 
-    @classmethod
-    def from_node(cls, members: Mapping[str, Node]) -> "Links":
-        """Read the body back."""
-        classes = {}
-        for name, node in members["classes"].entries().items():
-            if name not in CLASSES:
-                node.fail(f"the classes are {', '.join(CLASSES)}")
-            classes[name] = _class_from_node(node)
-        backend, device, num_ranks = (
-            members["backend"].text(),
-            members["device"].text(),
-            members["num_ranks"].integer(1),
-        )
-        if "overlap_slowdown" not in members:
-            return cls(backend, device, num_ranks, classes)
-        return cls(backend, device, num_ranks, classes, members["overlap_slowdown"].number(1))
-
-
-LINKS_KEYS, LINKS_OPTIONAL = ("backend", "device", "num_ranks", "classes"), ("overlap_slowdown",)
+LINKS: Document[Links] = Document("penstock-links", 1, record(Links), ("provenance", "extra"))
+"""The file of links."""
 
 
 def read_links(path: str | Path) -> Links:
     """Read a links file."""
-    return Links.from_node(
-        document(read_json(path), LINKS_FORMAT, LINKS_VERSION, LINKS_KEYS, (*LINKS_OPTIONAL, "provenance", "extra"))
-    )
+    return LINKS.read(path)
 
 
 def write_links(path: str | Path, links: Links, provenance: Mapping[str, object] | None = None) -> None:
     """Write a links file."""
-    write_json(
-        path, LINKS_FORMAT, LINKS_VERSION, {**links.to_json(), "provenance": dict(provenance or {}), "extra": {}}
-    )
-
-
-def _class_to_json(link: LinkClass) -> dict[str, object]:
-    return {
-        "ranges": [
-            {"min_bytes": r.min_bytes, "latency_ns": r.latency_ns, "bandwidth_gbs": r.bandwidth_gbs}
-            for r in link.ranges
-        ],
-        "table": [list(row) for row in link.table],
-    }
-
-
-def _class_from_node(node: Node) -> LinkClass:
-    members = node.members(("ranges",), ("table",))
-    return node.build(
-        lambda: LinkClass(tuple(map(_range_from_node, members["ranges"].items())), _table(members.get("table")))
-    )
-
-
-def _range_from_node(node: Node) -> SizeRange:
-    fields = node.members(("min_bytes", "latency_ns", "bandwidth_gbs"))
-    return node.build(
-        lambda: SizeRange(
-            fields["min_bytes"].integer(), fields["latency_ns"].integer(), fields["bandwidth_gbs"].number()
-        )
-    )
-
-
-def _table(node: Node | None) -> tuple[tuple[int, int], ...]:
-    rows = [row.integers() for row in node.items()] if node else []
-    for row in rows:
-        if node and len(row) != 2:
-            node.fail("each row is [bytes, ns]")
-    return tuple((row[0], row[1]) for row in rows)
+    LINKS.write(path, links, provenance=provenance or {}, extra={})

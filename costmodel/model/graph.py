@@ -11,8 +11,12 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Annotated, Any
 
+from costmodel import forms
+from costmodel.codec import NEEDED, UNSAID, Extras, Json, record
 from costmodel.errors import InvalidInput
+from costmodel.files import Node
 from costmodel.model.blocks import block_of, part_names
 from costmodel.model.work import Work
 
@@ -36,7 +40,7 @@ class Parameter:
 
     name: str
     shape: tuple[int, ...]
-    size_bytes: int
+    size_bytes: Annotated[int, Json("bytes")]
     trainable: bool = True
 
 
@@ -51,6 +55,30 @@ class SavedStorage:
     storage: int
     size_bytes: int
     fixed: bool = False
+
+
+def _saved(fixed: bool) -> forms.Form[tuple[SavedStorage, ...]]:
+    """Return the form of the storages that do not grow with the micro-batch, or of the others."""
+    rows = forms.listed(
+        forms.row(forms.whole(), forms.whole(), says="[storage id, bytes]" if fixed else "[storage id, bytes a sample]")
+    )
+    return forms.Form(
+        lambda node: tuple(SavedStorage(storage, size, fixed) for storage, size in rows.read(node)),
+        lambda saved: [[each.storage, each.size_bytes] for each in saved if each.fixed == fixed],
+        rows.schema,
+    )
+
+
+SAVED_FIXED: Extras = {"saved_fixed": (Json(form=_saved(True), needed=False), lambda parts: parts[0].saved, "saved")}
+"""The other storages' key, of an operator that stands in one object with its times."""
+
+
+def add_saved(values: dict[str, Any], _: Node) -> None:
+    """Put all storages that a file says an operator saves into one list."""
+    values["saved"] += values.pop("saved_fixed", ())
+
+
+BY_SIZE = Json(says="One entry a micro-batch size.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,15 +112,15 @@ class Operator:
 
     name: str
     kind: str
-    module: str = ""
-    flop: int = 0
-    parameters: tuple[str, ...] = ()
-    parameter_bytes: int = 0
-    output_bytes: tuple[int, ...] = (0,)
-    saved: tuple[SavedStorage, ...] = ()
-    trainable: bool = True
-    in_place: bool = False
-    work: Work | None = None
+    module: Annotated[str, NEEDED] = ""
+    flop: Annotated[int, NEEDED] = 0
+    parameters: Annotated[tuple[str, ...], NEEDED] = ()
+    parameter_bytes: Annotated[int, NEEDED] = 0
+    output_bytes: Annotated[tuple[int, ...], NEEDED, BY_SIZE] = (0,)
+    saved: Annotated[tuple[SavedStorage, ...], NEEDED, Json(form=_saved(False))] = ()
+    trainable: Annotated[bool, NEEDED] = True
+    in_place: Annotated[bool, NEEDED] = False
+    work: Annotated[Work | None, UNSAID] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +132,19 @@ class Tensor:
     shared with `SavedStorage`, so that a stage counts a received and saved tensor once.
     """
 
-    name: str
+    name: Annotated[str, Json(needed=False, says="The producer's name when left out.")]
     producer: str
     consumers: tuple[str, ...]
-    size_bytes: tuple[int, ...]
+    size_bytes: Annotated[tuple[int, ...], Json("bytes"), BY_SIZE]
     gradient: bool = True
-    storage: int = -1
+    storage: Annotated[int, Json(least=-1)] = -1
+
+
+def _named(values: dict[str, Any], _: Node) -> None:
+    values.setdefault("name", values["producer"])
+
+
+record(Tensor, settle=_named)
 
 
 @dataclass(frozen=True)

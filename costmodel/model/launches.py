@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 
-from costmodel.files import Node
-
 STEPS = 4
 """Steps one after the other of which the last shows how host and device keep pace."""
 QUEUE = 1024
@@ -39,16 +37,6 @@ class Launches:
         """Return the entries of some sizes."""
         chosen = list(places)
         return Launches(*(tuple(getattr(self, key)[place] for place in chosen) for key in KEYS))
-
-    def to_json(self) -> dict[str, list[int]]:
-        """Return the JSON form."""
-        return {key: list(getattr(self, key)) for key in KEYS}
-
-    @classmethod
-    def from_node(cls, node: Node) -> "Launches":
-        """Read the JSON form."""
-        members = node.members(KEYS)
-        return cls(*(members[key].integers() for key in KEYS))
 
 
 Call = tuple[float, float, float]

@@ -3,9 +3,10 @@
 Leaves out what only readers want to know: versions, options, dates are in the profile's `provenance`.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from typing import Annotated
 
-from costmodel.files import Node
+from costmodel.codec import NEEDED, UNSAID
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,28 +27,11 @@ class Origin:
         Digest of the runs that times were moved to (``penstock calibrate``); empty without.
     """
 
-    plan_only: str = ""
-    estimated: tuple[str, ...] = ()
-    precision: str = ""
-    autocast: str = ""
-    calibration: str = ""
-
-    def to_json(self) -> dict[str, object]:
-        """Return the JSON form."""
-        body = {**asdict(self), "estimated": list(self.estimated)}
-        return body if self.calibration else {key: value for key, value in body.items() if key != "calibration"}
-
-    @classmethod
-    def from_node(cls, node: Node) -> "Origin":
-        """Read the JSON form."""
-        fields = node.members(("plan_only", "estimated", "precision", "autocast"), ("calibration",))
-        return cls(
-            fields["plan_only"].text(),
-            fields["estimated"].texts(),
-            fields["precision"].text(),
-            fields["autocast"].text(),
-            fields["calibration"].text() if "calibration" in fields else "",
-        )
+    plan_only: Annotated[str, NEEDED] = ""
+    estimated: Annotated[tuple[str, ...], NEEDED] = ()
+    precision: Annotated[str, NEEDED] = ""
+    autocast: Annotated[str, NEEDED] = ""
+    calibration: Annotated[str, UNSAID] = ""
 
 
 ROOFLINE = "the profile's times are roofline estimates"

@@ -8,18 +8,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Annotated
 
+from costmodel.codec import UNSAID, Json, Positive, form_of, record
+from costmodel.documents import Document
 from costmodel.errors import InvalidInput
-from costmodel.files import Node, document, read_json, write_json
-from costmodel.machines.links import LINKS_KEYS, LINKS_OPTIONAL, Links
-from costmodel.model.graph import Operator, OperatorGraph, Parameter, SavedStorage, Tensor
+from costmodel.files import Node, read_json
+from costmodel.forms import Form, listed
+from costmodel.machines.links import Links
+from costmodel.model.graph import SAVED_FIXED, Operator, OperatorGraph, Parameter, Tensor, add_saved
 from costmodel.model.launches import KEYS as LAUNCHES_KEYS
 from costmodel.model.launches import Launches
 from costmodel.model.origin import ROOFLINE, Origin
 from costmodel.model.whole_model import WholeModelMeasurements
-from costmodel.model.work import Work
 
-PROFILE_FORMAT, PROFILE_VERSION = "penstock-profile", 2
 DTYPES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "float8": "fp8"}
 """Precision by dtype."""
 
@@ -36,8 +38,8 @@ class OperatorTimes:
     backward_input_ns: tuple[int, ...]
     backward_weight_ns: tuple[int, ...]
     spread: tuple[float, ...]
-    launches: Launches | None = None
-    working_bytes: tuple[int, ...] = ()
+    launches: Annotated[Launches | None, UNSAID] = None
+    working_bytes: Annotated[tuple[int, ...], UNSAID] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,7 @@ class Device:
 
 
 Shards = Mapping[str, Mapping[str, Sequence[Sequence[int]]]]
+_SHARDS = form_of(Shards)
 """For an operator and a cut (``degree/heads`` for attention, else ``degree/split``): F, I, W ns, one entry a size."""
 
 
@@ -126,234 +129,106 @@ class Profile:
         return {o.name: t for o, t in zip(self.graph.operators, self.times, strict=True)}
 
 
+@dataclass(frozen=True, slots=True)
+class _Accumulated:
+    """What a profile says of a parameter beside it: its part of `whole.accumulate_ns`."""
+
+    accumulate_ns: Annotated[int | None, UNSAID] = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Model:
+    name: str
+    fingerprint: str
+
+
+_LINKS = Form[Links | None](
+    lambda node: record(Links).read(node) if node.entries() else None,
+    lambda links: record(Links).write(links) if links else {},
+    lambda known: {"anyOf": [{"type": "object", "maxProperties": 0}, record(Links).schema(known)]},
+)
+"""Measured links, or an object without keys."""
+_LATE = ("work", "launches", "working_bytes")
+_OPERATOR: Form[tuple[Operator, OperatorTimes]] = record(
+    Operator, OperatorTimes, late=_LATE, extras=SAVED_FIXED, settle=add_saved
+)
+_PARAMETER: Form[tuple[Parameter, _Accumulated]] = record(Parameter, _Accumulated)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ProfileFile:
+    """A model's operator graph with what each operator costs on one device."""
+
+    model: _Model
+    device: Device
+    dtype: str
+    microbatch_sizes: Annotated[tuple[Positive, ...], Json(rules={"minItems": 1, "uniqueItems": True})]
+    operators: Annotated[
+        tuple[tuple[Operator, OperatorTimes], ...], Json(form=listed(_OPERATOR), rules={"minItems": 1})
+    ]
+    tensors: tuple[Tensor, ...]
+    parameters: Annotated[tuple[tuple[Parameter, _Accumulated], ...], Json(form=listed(_PARAMETER))]
+    links: Annotated[Links | None, Json(form=_LINKS)] = None
+    whole: WholeModelMeasurements
+    origin: Origin | None = None
+    shards: Shards = field(default_factory=dict)
+    provenance: Mapping[str, object] = field(default_factory=dict)
+    extra: Mapping[str, object] = field(default_factory=dict)
+
+
+_ALIKE = (
+    "device", "dtype", "microbatch_sizes", "links", "whole", "origin", "shards", "provenance", "extra"
+)  # fmt: skip
+PROFILE: Document[_ProfileFile] = Document("penstock-profile", 2, record(_ProfileFile))
+
+
 def read_profile(path: str | Path) -> Profile:
     """Read a profile file; see `costmodel.files` for what is refused."""
     root = read_json(path)
-    top = document(
-        root,
-        PROFILE_FORMAT,
-        PROFILE_VERSION,
-        ("model", "device", "dtype", "microbatch_sizes", "operators", "tensors", "parameters", "whole"),
-        ("links", "provenance", "extra", "origin", "shards"),
-    )
-    origin, shards, extra = _origin(top)
-    model = top["model"].members(("name", "fingerprint"))
-    operators = [_operator(node) for node in top["operators"].items()]
-    graph = root.build(
-        lambda: OperatorGraph(
-            model["name"].text(),
-            tuple(operator for operator, _ in operators),
-            tuple(_tensor(node) for node in top["tensors"].items()),
-            tuple(_parameter(node) for node in top["parameters"].items()),
-        )
-    )
-    if model["fingerprint"].text() != graph.fingerprint:
-        model["fingerprint"].fail(
+    found = PROFILE.read_node(root)
+    return root.build(lambda: _profile(found, root))
+
+
+def _profile(found: _ProfileFile, root: Node) -> Profile:
+    operators, times = zip(*found.operators, strict=True) if found.operators else ((), ())
+    parameters = tuple(parameter for parameter, _ in found.parameters)
+    graph = OperatorGraph(found.model.name, operators, found.tensors, parameters)
+    if found.model.fingerprint != graph.fingerprint:
+        root.child("model").child("fingerprint").fail(
             f"the operators give {graph.fingerprint}: the file was changed by hand or cut; profile the model again"
         )
-    device = top["device"].members(("type", "name", "memory_bytes"), ("catalogue",))
-    links = top.get("links")
-    return root.build(
-        lambda: Profile(
-            graph,
-            Device(
-                device["type"].text(),
-                device["name"].text(),
-                device["memory_bytes"].integer(),
-                device["catalogue"].text() if "catalogue" in device else "",
-            ),
-            top["dtype"].text(),
-            top["microbatch_sizes"].integers(1),
-            tuple(times for _, times in operators),
-            WholeModelMeasurements.from_node(top["whole"]),
-            Links.from_node(links.members(LINKS_KEYS, LINKS_OPTIONAL))
-            if links is not None and links.entries()
-            else None,
-            _free(top.get("provenance")),
-            extra,
-            _accumulate_of(top["parameters"]),
-            origin,
-            shards,
-        )
-    )
+    origin, shards, extra = (found.origin, found.shards, found.extra) if found.origin else _version_1(found, root)
+    accumulate_of = {p.name: own.accumulate_ns for p, own in found.parameters if own.accumulate_ns is not None}
+    return Profile(
+        graph, found.device, found.dtype, found.microbatch_sizes, times, found.whole, found.links,
+        found.provenance, extra, accumulate_of, origin, shards,
+    )  # fmt: skip
 
 
 def write_profile(path: str | Path, profile: Profile) -> None:
     """Write a profile file atomically."""
     graph = profile.graph
-    write_json(
-        path,
-        PROFILE_FORMAT,
-        PROFILE_VERSION,
-        {
-            "model": {"name": graph.name, "fingerprint": graph.fingerprint},
-            "device": {
-                "type": profile.device.type,
-                "name": profile.device.name,
-                "memory_bytes": profile.device.memory_bytes,
-                "catalogue": profile.device.catalogue,
-            },
-            "dtype": profile.dtype,
-            "microbatch_sizes": list(profile.microbatch_sizes),
-            "operators": [_operator_to_json(o, t) for o, t in zip(graph.operators, profile.times, strict=True)],
-            "tensors": [
-                {
-                    "name": t.name,
-                    "producer": t.producer,
-                    "consumers": list(t.consumers),
-                    "bytes": list(t.size_bytes),
-                    "gradient": t.gradient,
-                    "storage": t.storage,
-                }
-                for t in graph.tensors
-            ],
-            "parameters": [_parameter_to_json(p, profile.accumulate_of.get(p.name)) for p in graph.parameters],
-            "links": profile.links.to_json() if profile.links else {},
-            "whole": profile.whole.to_json(),
-            "origin": profile.origin.to_json(),
-            "shards": {
-                name: {cut: [list(row) for row in rows] for cut, rows in cuts.items()}
-                for name, cuts in profile.shards.items()
-            },
-            "provenance": dict(profile.provenance),
-            "extra": dict(profile.extra),
-        },
+    body = _ProfileFile(
+        model=_Model(graph.name, graph.fingerprint),
+        operators=tuple(zip(graph.operators, profile.times, strict=True)),
+        tensors=graph.tensors,
+        parameters=tuple((each, _Accumulated(profile.accumulate_of.get(each.name))) for each in graph.parameters),
+        **{name: getattr(profile, name) for name in _ALIKE},
     )
+    PROFILE.write(path, body)
 
 
-def _operator_to_json(operator: Operator, times: OperatorTimes) -> dict[str, object]:
-    return {
-        "name": operator.name,
-        "kind": operator.kind,
-        "module": operator.module,
-        "flop": operator.flop,
-        "parameters": list(operator.parameters),
-        "parameter_bytes": operator.parameter_bytes,
-        "output_bytes": list(operator.output_bytes),
-        "saved": [[s.storage, s.size_bytes] for s in operator.saved if not s.fixed],
-        "saved_fixed": [[s.storage, s.size_bytes] for s in operator.saved if s.fixed],
-        "trainable": operator.trainable,
-        "in_place": operator.in_place,
-        "forward_ns": list(times.forward_ns),
-        "backward_input_ns": list(times.backward_input_ns),
-        "backward_weight_ns": list(times.backward_weight_ns),
-        "spread": list(times.spread),
-        **({"work": operator.work.to_json()} if operator.work else {}),
-        **({"launches": times.launches.to_json()} if times.launches else {}),
-        **({"working_bytes": list(times.working_bytes)} if times.working_bytes else {}),
-    }
-
-
-_OPERATOR_KEYS = (
-    "name", "kind", "module", "flop", "parameters", "parameter_bytes", "output_bytes", "saved", "trainable", "in_place",
-    "forward_ns", "backward_input_ns", "backward_weight_ns", "spread",
-)  # fmt: skip
-_OPTIONAL_KEYS = ("saved_fixed", "work", "launches", "working_bytes")
-
-
-def _operator(node: Node) -> tuple[Operator, OperatorTimes]:
-    fields = node.members(_OPERATOR_KEYS, _OPTIONAL_KEYS)
-    operator = Operator(
-        name=fields["name"].text(),
-        kind=fields["kind"].text(),
-        module=fields["module"].text(),
-        flop=fields["flop"].integer(),
-        parameters=fields["parameters"].texts(),
-        parameter_bytes=fields["parameter_bytes"].integer(),
-        output_bytes=fields["output_bytes"].integers(),
-        saved=_saved(fields["saved"], False) + _saved(fields.get("saved_fixed"), True),
-        trainable=fields["trainable"].flag(),
-        in_place=fields["in_place"].flag(),
-        work=Work.from_node(fields["work"]) if "work" in fields else None,
-    )
-    return operator, _times(fields)
-
-
-def _saved(node: Node | None, fixed: bool) -> tuple[SavedStorage, ...]:
-    found = []
-    for item in node.items() if node else ():
-        row = item.integers()
-        if len(row) != 2:
-            item.fail("each entry is [storage id, bytes]")
-        found.append(SavedStorage(row[0], row[1], fixed))
-    return tuple(found)
-
-
-def _times(fields: Mapping[str, Node]) -> OperatorTimes:
-    return OperatorTimes(
-        fields["forward_ns"].integers(),
-        fields["backward_input_ns"].integers(),
-        fields["backward_weight_ns"].integers(),
-        tuple(item.number() for item in fields["spread"].items()),
-        Launches.from_node(fields["launches"]) if "launches" in fields else None,
-        fields["working_bytes"].integers() if "working_bytes" in fields else (),
-    )
-
-
-def _tensor(node: Node) -> Tensor:
-    fields = node.members(("producer", "consumers", "bytes"), ("name", "gradient", "storage"))
-    return Tensor(
-        fields["name" if "name" in fields else "producer"].text(),
-        fields["producer"].text(),
-        fields["consumers"].texts(),
-        fields["bytes"].integers(),
-        fields["gradient"].flag() if "gradient" in fields else True,
-        fields["storage"].integer(-1) if "storage" in fields else -1,
-    )
-
-
-def _parameter_to_json(parameter: Parameter, accumulate_ns: int | None) -> dict[str, object]:
-    return {
-        "name": parameter.name,
-        "shape": list(parameter.shape),
-        "bytes": parameter.size_bytes,
-        "trainable": parameter.trainable,
-        **({} if accumulate_ns is None else {"accumulate_ns": accumulate_ns}),
-    }
-
-
-def _parameter(node: Node) -> Parameter:
-    fields = node.members(("name", "shape", "bytes"), ("trainable", "accumulate_ns"))
-    return Parameter(
-        fields["name"].text(),
-        fields["shape"].integers(),
-        fields["bytes"].integer(),
-        fields["trainable"].flag() if "trainable" in fields else True,
-    )
-
-
-def _accumulate_of(node: Node) -> Mapping[str, int]:
-    rows = [item.entries() for item in node.items()]
-    return {row["name"].text(): row["accumulate_ns"].integer() for row in rows if "accumulate_ns" in row}
-
-
-def _origin(top: Mapping[str, Node]) -> tuple[Origin, Shards, Mapping[str, object]]:
-    """Read what steers planning, and what is free; in version 1 all of it stood among the free."""
-    extra, provenance = dict(_free(top.get("extra"))), _free(top.get("provenance"))
-    if "origin" in top:
-        return Origin.from_node(top["origin"]), _shards(top.get("shards")), extra
+def _version_1(found: _ProfileFile, root: Node) -> tuple[Origin, Shards, Mapping[str, object]]:
+    """Return what steers planning, and what is free, of a version that had all of it among what is free."""
+    extra, provenance = dict(found.extra), found.provenance
     reasons = extra.pop("estimated", [])
     estimated = [ROOFLINE] if provenance.get("estimated") else []
     estimated += map(str, reasons if isinstance(reasons, list) else [reasons])
-    old = top["extra"].entries().get("tensor") if "extra" in top else None
-    extra.pop("tensor", None)
+    shards = _SHARDS.read(root.child("extra").child("tensor")) if extra.pop("tensor", None) else {}
     origin = Origin(
         str(extra.pop("plan_only", "")),
         tuple(estimated),
         str(provenance.get("precision") or ""),
         str(provenance.get("autocast") or ""),
     )
-    return origin, _shards(old), extra
-
-
-def _shards(node: Node | None) -> Shards:
-    if node is None:
-        return {}
-    return {
-        name: {cut: tuple(row.integers() for row in rows.items()) for cut, rows in cuts.entries().items()}
-        for name, cuts in node.entries().items()
-    }
-
-
-def _free(node: Node | None) -> Mapping[str, object]:
-    return {key: member.value for key, member in node.entries().items()} if node else {}
+    return origin, shards, extra

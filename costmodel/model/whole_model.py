@@ -4,9 +4,12 @@ Leaves out how it is measured (`costmodel.profiling`).
 """
 
 from dataclasses import dataclass
+from typing import Annotated
 
+from costmodel.codec import UNSAID, Json
 from costmodel.errors import InvalidInput
 from costmodel.files import Node
+from costmodel.forms import Form, listed, number
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +18,32 @@ class SplitRatios:
 
     forward: float = 1.0
     backward: float = 1.0
+
+
+_RATIOS = listed(number(1))
+_KEYS = ("forward_ratio", "backward_ratio")
+
+
+def _split(node: Node) -> tuple[SplitRatios, ...]:
+    members = node.members(_KEYS)
+    forward, backward = (_RATIOS.read(members[key]) for key in _KEYS)
+    if len(forward) != len(backward):
+        node.fail(f"{len(forward)} and {len(backward)} ratios; give one of each a micro-batch size")
+    return tuple(map(SplitRatios, forward, backward))
+
+
+SPLIT = Form[tuple[SplitRatios, ...]](
+    _split,
+    lambda split: {"forward_ratio": [each.forward for each in split], "backward_ratio": [e.backward for e in split]},
+    lambda known: {
+        "type": "object",
+        "description": "A backward in two halves against an undivided one: F / F and (I + W) / B, one entry a size.",
+        "required": list(_KEYS),
+        "properties": dict.fromkeys(_KEYS, _RATIOS.schema(known)),
+        "additionalProperties": False,
+    },
+)
+"""As files hold it: a list of each ratio."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +56,11 @@ class WholeModelMeasurements:
     parameters; `split` (one entry a size, or none where it was not measured) holds ratios of at least 1.
     """
 
-    step_ns: tuple[int, ...]
+    step_ns: Annotated[tuple[int, ...], Json(says="One entry a micro-batch size.")]
     loss_ns: int = 0
     accumulate_ns: int = 0
     optimizer_ns: int = 0
-    split: tuple[SplitRatios, ...] = ()
+    split: Annotated[tuple[SplitRatios, ...], UNSAID, Json(form=SPLIT)] = ()
 
     def check(self, num_sizes: int) -> None:
         """Refuse lists that have not one entry a micro-batch size, and ratios below 1."""
@@ -48,32 +77,3 @@ class WholeModelMeasurements:
         if not self.split:
             return SplitRatios()
         return self.split[min(range(len(sizes)), key=lambda i: abs(sizes[i] - microbatch_size))]
-
-    def to_json(self) -> dict[str, object]:
-        """Return the JSON form."""
-        split = {
-            "forward_ratio": [ratios.forward for ratios in self.split],
-            "backward_ratio": [ratios.backward for ratios in self.split],
-        }
-        return {
-            "step_ns": list(self.step_ns),
-            "loss_ns": self.loss_ns,
-            "accumulate_ns": self.accumulate_ns,
-            "optimizer_ns": self.optimizer_ns,
-            **({"split": split} if self.split else {}),
-        }
-
-    @classmethod
-    def from_node(cls, node: Node) -> "WholeModelMeasurements":
-        """Read the JSON form."""
-        fields = node.members(("step_ns",), ("loss_ns", "accumulate_ns", "optimizer_ns", "split"))
-        numbers = {key: fields[key].integer() for key in ("loss_ns", "accumulate_ns", "optimizer_ns") if key in fields}
-        return cls(fields["step_ns"].integers(), **numbers, split=_split(fields["split"]) if "split" in fields else ())
-
-
-def _split(node: Node) -> tuple[SplitRatios, ...]:
-    fields = node.members(("forward_ratio", "backward_ratio"))
-    forward, backward = ([item.number() for item in fields[key].items()] for key in ("forward_ratio", "backward_ratio"))
-    if len(forward) != len(backward):
-        node.fail(f"{len(forward)} and {len(backward)} ratios; give one of each a micro-batch size")
-    return tuple(map(SplitRatios, forward, backward))

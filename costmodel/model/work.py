@@ -5,10 +5,11 @@ say it; then only strategies that leave operators whole can be priced. Leaves ou
 dividing costs (`costmodel.stages.strategies`).
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from typing import Annotated
 
+from costmodel.codec import UNSAID, Json
 from costmodel.errors import InvalidInput
-from costmodel.files import Node
 
 KINDS = ("matmul", "convolution", "attention", "norm", "elementwise", "scan", "embedding", "loss")
 SPLITS = ("whole", "sequence", "column", "row", "inner", "expert")
@@ -56,44 +57,24 @@ class Work:
         Into how many parts it is known to divide at most, which tensor degrees must divide; 0 where any will do.
     """
 
-    kind: str
-    split: str
+    kind: Annotated[str, Json(rules={"enum": KINDS})]
+    split: Annotated[str, Json(rules={"enum": SPLITS})]
     tokens: int
-    inner: int = 0
-    outer: int = 0
-    passes: int = 2
-    heads: int = 0
-    kv_heads: int = 0
-    context: int = 0
-    causal: bool = False
-    experts: int = 0
-    active: int = 0
-    groups: int = 0
-    reached: int = 0
-    parts: int = 0
+    inner: Annotated[int, UNSAID] = 0
+    outer: Annotated[int, UNSAID] = 0
+    passes: Annotated[int, UNSAID] = 2
+    heads: Annotated[int, UNSAID] = 0
+    kv_heads: Annotated[int, UNSAID] = 0
+    context: Annotated[int, UNSAID] = 0
+    causal: Annotated[bool, UNSAID] = False
+    experts: Annotated[int, UNSAID] = 0
+    active: Annotated[int, UNSAID] = 0
+    groups: Annotated[int, UNSAID] = 0
+    reached: Annotated[int, UNSAID] = 0
+    parts: Annotated[int, UNSAID] = 0
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise InvalidInput(f"work.kind is {self.kind!r}; allowed are {', '.join(KINDS)}")
         if self.split not in SPLITS:
             raise InvalidInput(f"work.split is {self.split!r}; allowed are {', '.join(SPLITS)}")
-
-    def to_json(self) -> dict[str, object]:
-        """Return the JSON form: what differs from the defaults."""
-        required = ("kind", "split", "tokens")
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        defaults = {field.name: field.default for field in fields(self)}
-        return {name: value for name, value in values.items() if name in required or value != defaults[name]}
-
-    @classmethod
-    def from_node(cls, node: Node) -> "Work":
-        """Read the JSON form."""
-        members = node.members(("kind", "split", "tokens"), [f.name for f in fields(cls)][3:])
-        values = {name: _read(name, member) for name, member in members.items()}
-        return node.build(lambda: cls(**values))  # type: ignore[arg-type]
-
-
-def _read(name: str, node: Node) -> object:
-    if name in ("kind", "split"):
-        return node.text()
-    return node.flag() if name == "causal" else node.integer()

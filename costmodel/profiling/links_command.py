@@ -5,7 +5,7 @@ import os
 import time
 
 from costmodel import limits
-from costmodel.machines.links import CLASSES, write_links
+from costmodel.machines.links import CLASSES, LINKS, write_links
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,4 +27,4 @@ def run(args: argparse.Namespace) -> dict[str, object]:
     links = measure_links(args.ranks, args.device, CLASSES, overlap=args.overlap)
     if os.environ.get("RANK", "0") == "0":  # under torchrun every rank measures, one writes
         write_links(args.output, links, {"torch": torch.__version__})
-    return {"output": args.output, "seconds": round(time.perf_counter() - start, 3), **links.to_json()}
+    return {"output": args.output, "seconds": round(time.perf_counter() - start, 3), **LINKS.form.write(links)}

@@ -3,18 +3,17 @@
 Leaves out prices; the cost model knows which of these it can price.
 """
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
 
+from costmodel.codec import UNSAID, Json, Positive, record
 from costmodel.errors import InvalidInput
 from costmodel.files import Node
+from costmodel.forms import Form
 
 RECOMPUTE = ("none", "selective", "full")
 BY_OPERATOR = "operators"
 """Recompute that names the operators: of the first layers of a stage, or as pins say."""
-AGAIN = "again"
-"""The JSON key of the operators that run again."""
-SHARD_GROUP = "shard_group"
-EXPERT_TENSOR = "expert_tensor"
 OFFLOAD = ("none", "optimizer", "parameters", "activations")
 
 
@@ -27,19 +26,21 @@ class StageConfig:
     which is the tensor degree where nothing is said (0).
     `recomputed_operators` names the operators whose forward runs again under recompute ``operators`` (``again`` in
     JSON); those that follow each other run again together, from what flows into the first.
+    `offload_fraction` is the part of what `offload` names that is on the host, from 0 to 1; the rest stays.
     """
 
-    data: int = 1
-    tensor: int = 1
-    sequence: int = 1
-    context: int = 1
-    expert: int = 1
-    zero: int = 0
-    recompute: str = "none"
-    offload: str = "none"
-    recomputed_operators: tuple[str, ...] = ()
-    shard_group: int = 0
-    expert_tensor: int = 0
+    data: Positive = 1
+    tensor: Positive = 1
+    sequence: Positive = 1
+    context: Positive = 1
+    expert: Positive = 1
+    zero: Annotated[int, Json(most=3)] = 0
+    recompute: Annotated[str, Json(allowed=(*RECOMPUTE, BY_OPERATOR))] = "none"
+    offload: Annotated[str, Json(allowed=OFFLOAD)] = "none"
+    recomputed_operators: Annotated[tuple[str, ...], UNSAID, Json("again")] = ()
+    shard_group: Annotated[int, UNSAID, Json(least=1)] = 0
+    expert_tensor: Annotated[int, Json(least=1, unsaid=lambda config: config.expert_tensor == config.tensor)] = 0
+    offload_fraction: Annotated[float, UNSAID, Json(most=1)] = 1.0
 
     def __post_init__(self) -> None:
         for name in ("data", "tensor", "sequence", "context", "expert"):
@@ -57,6 +58,11 @@ class StageConfig:
             )
         if self.offload not in OFFLOAD:
             raise InvalidInput(f"config.offload is {self.offload!r}; allowed are {', '.join(OFFLOAD)}")
+        if not 0 <= self.offload_fraction <= 1 or (self.offload_fraction < 1 and self.offload == "none"):
+            raise InvalidInput(
+                f"config.offload_fraction is {self.offload_fraction} with offload {self.offload!r}; it is a part "
+                "from 0 to 1 of what offload names"
+            )
         object.__setattr__(self, "expert_tensor", self.expert_tensor or self.tensor)
         if self.expert_tensor < 1 or self.num_ranks % self.expert_tensor:
             raise InvalidInput(
@@ -132,26 +138,15 @@ class StageConfig:
         """Whether ranks hold parts of parameters, in use or between uses."""
         return self.tensor > 1 or self.in_step
 
-    def to_json(self) -> dict[str, object]:
-        """Return the JSON form."""
-        unsaid = ("recomputed_operators", SHARD_GROUP, EXPERT_TENSOR)
-        found = {name: getattr(self, name) for name in _names() if name not in unsaid}
-        found |= {SHARD_GROUP: self.shard_group} if self.shard_group else {}
-        found |= {EXPERT_TENSOR: self.expert_tensor} if self.expert_tensor != self.tensor else {}
-        return {**found, AGAIN: list(self.recomputed_operators)} if self.recomputed_operators else found
 
-    @classmethod
-    def from_node(cls, node: Node) -> "StageConfig":
-        """Read the JSON form; a key left out has its default."""
-        name_of = {AGAIN if name == "recomputed_operators" else name: name for name in _names()}
-        values = {name_of[key]: _read(key, member) for key, member in node.members((), list(name_of)).items()}
-        found = node.build(lambda: cls(**values))  # type: ignore[arg-type]
-        given = values.get(SHARD_GROUP, found.data)
-        if given != (found.shard_group or found.data):
-            node.fail(f"{SHARD_GROUP} goes with zero 1, 2 or 3: without them nothing is divided")
-        if values.get(EXPERT_TENSOR, found.expert_tensor) != found.expert_tensor:
-            node.fail(f"{EXPERT_TENSOR} is {values[EXPERT_TENSOR]}; a degree is at least 1")
-        return found
+def _settled(values: dict[str, Any], node: Node) -> None:
+    group = values.get("shard_group", 0)
+    if group and not values.get("zero") and group != values.get("data", 1):
+        node.fail("shard_group goes with zero 1, 2 or 3: without them nothing is divided")
+
+
+CONFIG: Form[StageConfig] = record(StageConfig, late=("again",), settle=_settled)
+"""How a stage spreads, as files and pins have it; a key left out has its default."""
 
 
 def but_operators(config: StageConfig) -> StageConfig:
@@ -162,13 +157,3 @@ def but_operators(config: StageConfig) -> StageConfig:
 def recomputed(config: StageConfig, operators: tuple[str, ...]) -> StageConfig:
     """Return a configuration under which these operators run again, and nothing where there are none."""
     return replace(config, recompute=BY_OPERATOR if operators else "none", recomputed_operators=operators)
-
-
-def _names() -> list[str]:
-    return [field.name for field in fields(StageConfig)]
-
-
-def _read(key: str, node: Node) -> object:
-    if key == AGAIN:
-        return node.texts()
-    return node.text() if key in ("recompute", "offload") else node.integer()

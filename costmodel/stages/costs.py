@@ -1,20 +1,34 @@
-"""What the stages of a pipeline cost: the numbers that the simulator takes, and their file.
+"""What the stages of a pipeline cost: the numbers that the simulator takes.
 
 Models each stage by its own times and bytes and each edge by a delay; a `MeasuredOperators` derives them from
-a profile, people write them by hand (``penstock-costs``). Leaves out orders: those are a `Schedule`'s.
+a profile, people write them by hand (`costmodel.stages.costs_file`). Leaves out orders: those are a `Schedule`'s.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, field
 from statistics import fmean
+from typing import Annotated, Any
 
+from costmodel.codec import UNSAID, Json, record
 from costmodel.errors import InvalidInput
-from costmodel.files import Node, document, read_json
+from costmodel.files import Node
+from costmodel.forms import Definitions, Form, Schema, listed, whole
 
-COSTS_FORMAT, COSTS_VERSION = "penstock-costs", 1
 
-Amount = int | tuple[int, ...]
+def _amount(node: Node) -> int | tuple[int, ...]:
+    if isinstance(node.value, list):
+        return node.integers() or node.fail("a list needs one value an action")
+    return node.integer()
+
+
+def one_or_list(known: Definitions, **rules: object) -> Schema:
+    """Return the schema of a whole number, or of a list of such."""
+    return {"anyOf": [whole().schema(known), {**listed(whole()).schema(known), "minItems": 1, **rules}]}
+
+
+AMOUNT = Form[int | tuple[int, ...]](
+    _amount, lambda found: found if isinstance(found, int) else list(found), one_or_list
+)
+Amount = Annotated[int | tuple[int, ...], Json(form=AMOUNT)]
 """One value for every action of a stage, or one value an action (in order of micro-batch)."""
 
 PER_ACTION = ("forward_ns", "backward_input_ns", "backward_weight_ns", "recompute_ns", "activation_bytes",
@@ -59,15 +73,35 @@ class StageCost:
     static_bytes: int = 0
     reduce_ns: int = 0
     optimizer_ns: int = 0
-    backward: bool = True
-    memory_terms: tuple[tuple[str, int], ...] = ()
-    offload_ns: int = 0
+    backward: Annotated[bool, Json(says="False for a stage that has forwards only.")] = True
+    memory_terms: Annotated[tuple[tuple[str, int], ...], Json(says="What static_bytes is made of.")] = ()
+    offload_ns: Annotated[int, UNSAID] = 0
     joint_bytes: int = 0
 
     @property
     def whole_backward_ns(self) -> int:
         """The longest B: I, W and R."""
         return largest(self.backward_input_ns) + largest(self.backward_weight_ns) + largest(self.recompute_ns)
+
+
+def settled(values: dict[str, Any], node: Node) -> None:
+    """Set what stays until W to half of the activation where nothing is said; it cannot be more."""
+    activation = values.get("activation_bytes", 2)
+    if "weight_activation_bytes" not in values:
+        half = activation // 2 if isinstance(activation, int) else tuple(a // 2 for a in activation)
+        values["weight_activation_bytes"] = half
+        return
+    place, stays = node.child("weight_activation_bytes"), values["weight_activation_bytes"]
+    length = max((len(a) for a in (activation, stays) if not isinstance(a, int)), default=1)
+    if any(not isinstance(a, int) and len(a) != length for a in (activation, stays)):
+        place.fail("activation_bytes and weight_activation_bytes need lists of one length")
+    for index in range(length):
+        if at(stays, index) > at(activation, index):
+            place.fail(f"weight_activation_bytes is a part of activation_bytes, {at(activation, index)} at most")
+
+
+STAGE_COST: Form[StageCost] = record(StageCost, absent=("offload_ns", "joint_bytes"), settle=settled)
+"""A stage's cost as it stands in a plan."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +121,8 @@ class EdgeCost:
         Whether a gradient flows back over it.
     """
 
-    source: int
-    target: int
+    source: Annotated[int, Json("from")]
+    target: Annotated[int, Json("to")]
     p2p_ns: int = 0
     size_bytes: int = 0
     gradient: bool = True
@@ -212,129 +246,3 @@ def mean(amount: Amount) -> float:
 def least(amount: Amount) -> int:
     """Return the least value of any action."""
     return amount if isinstance(amount, int) else min(amount)
-
-
-def read_costs(path: str | Path, num_microbatches: int = 0) -> Costs:
-    """Read a costs file; with a number of micro-batches lists must have one value an action."""
-    root = read_json(path)
-    top = document(root, COSTS_FORMAT, COSTS_VERSION, ("stages",), ("edges", "pairs", "extra"))
-    stages = top["stages"].items()
-    fields = [node.members(_REQUIRED, _OPTIONAL) for node in stages]
-    for members in fields if num_microbatches else ():
-        _check_lengths(members, num_microbatches)
-    edges = _edges(top["edges"]) if "edges" in top else tuple(EdgeCost(i, i + 1) for i in range(len(stages) - 1))
-    return root.build(
-        lambda: Costs(
-            tuple(map(_stage, fields)),
-            edges,
-            tuple(_ranks(members.get("rank"), i) for i, members in enumerate(fields)),
-            tuple(m["microbatch_multiple"].integer(1) if "microbatch_multiple" in m else 1 for m in fields),
-            tuple(map(_pair, top["pairs"].items())) if "pairs" in top else (),
-        )
-    )
-
-
-_REQUIRED = ("forward_ns", "backward_input_ns", "backward_weight_ns")
-_OPTIONAL = ("rank", "activation_bytes", "weight_activation_bytes", "static_bytes", "recompute_ns", "reduce_ns",
-             "optimizer_ns", "microbatch_multiple", "backward", "offload_ns")  # fmt: skip
-
-
-def _check_lengths(fields: dict[str, Node], num_microbatches: int) -> None:
-    """Refuse a list that has not one value an action, or as many for each slice of it."""
-    multiple = fields["microbatch_multiple"].integer(1) if "microbatch_multiple" in fields else 1
-    num_actions = max(1, num_microbatches // multiple)
-    for key in PER_ACTION:
-        if key in fields and isinstance(fields[key].value, list) and len(fields[key].items()) % num_actions:
-            found = len(fields[key].items())
-            raise InvalidInput(
-                f"{fields[key].file}: {fields[key].pointer}: found a list of {found} values; {num_actions} are needed, "
-                f"one an action ({num_microbatches} micro-batches, {multiple} an action)"
-            )
-
-
-def _stage(fields: dict[str, Node]) -> StageCost:
-    value: Callable[[str, int], int] = lambda key, default: fields[key].integer() if key in fields else default  # noqa: E731
-    activation = _amount(fields["activation_bytes"]) if "activation_bytes" in fields else 2
-    if "weight_activation_bytes" in fields:
-        kept = _amount(fields["weight_activation_bytes"])
-    else:
-        kept = activation // 2 if isinstance(activation, int) else tuple(a // 2 for a in activation)
-    _check_kept(fields, activation, kept)
-    return StageCost(
-        forward_ns=_amount(fields["forward_ns"]),
-        backward_input_ns=_amount(fields["backward_input_ns"]),
-        backward_weight_ns=_amount(fields["backward_weight_ns"]),
-        recompute_ns=_amount(fields["recompute_ns"]) if "recompute_ns" in fields else 0,
-        activation_bytes=activation,
-        weight_activation_bytes=kept,
-        static_bytes=value("static_bytes", 0),
-        reduce_ns=value("reduce_ns", 0),
-        optimizer_ns=value("optimizer_ns", 0),
-        backward=fields["backward"].flag() if "backward" in fields else True,
-        offload_ns=value("offload_ns", 0),
-    )
-
-
-def _check_kept(fields: dict[str, Node], activation: Amount, kept: Amount) -> None:
-    """Refuse more bytes kept until W than the whole activation."""
-    length = max((len(a) for a in (activation, kept) if not isinstance(a, int)), default=1)
-    for index in range(length):
-        try:
-            more = at(kept, index) > at(activation, index)
-        except IndexError:
-            fields["weight_activation_bytes"].fail(
-                "activation_bytes and weight_activation_bytes need lists of one length"
-            )
-        if more:
-            node = fields.get("weight_activation_bytes") or fields["activation_bytes"]
-            node.fail(f"weight_activation_bytes is a part of activation_bytes, {at(activation, index)} at most")
-
-
-def _amount(node: Node) -> Amount:
-    if isinstance(node.value, list):
-        values = node.integers()
-        return values or node.fail("a list needs one value an action")
-    return node.integer()
-
-
-def _ranks(node: Node | None, stage: int) -> tuple[int, ...]:
-    if node is None:
-        return (stage,)
-    ranks = node.integers() if isinstance(node.value, list) else (node.integer(),)
-    if not ranks or len(set(ranks)) < len(ranks):
-        node.fail("a rank, or a list of distinct ranks (replicas), is needed here")
-    return ranks
-
-
-def _edges(node: Node) -> tuple[EdgeCost, ...]:
-    found = []
-    for item in node.items():
-        fields = item.members(("from", "to"), ("p2p_ns", "size_bytes", "gradient"))
-        found.append(
-            EdgeCost(
-                fields["from"].integer(),
-                fields["to"].integer(),
-                fields["p2p_ns"].integer() if "p2p_ns" in fields else 0,
-                fields["size_bytes"].integer() if "size_bytes" in fields else 0,
-                fields["gradient"].flag() if "gradient" in fields else True,
-            )
-        )
-    return tuple(found)
-
-
-def _pair(node: Node) -> PairCost:
-    fields = node.members(("forward", "backward", "pair_ns"))
-    return PairCost(*(fields[name].integer() for name in ("forward", "backward", "pair_ns")))
-
-
-def stage_to_json(cost: StageCost) -> dict[str, object]:
-    """Return the JSON form of one stage's cost, as it is in a plan."""
-    body = {key: value if isinstance(value := getattr(cost, key), int) else list(value) for key in PER_ACTION}
-    return {**body, "backward": cost.backward, "memory_terms": dict(cost.memory_terms)}
-
-
-def stage_from_node(node: Node) -> StageCost:
-    """Read one stage's cost as it is in a plan."""
-    fields = node.members(_REQUIRED, (*PER_ACTION, "backward", "memory_terms"))
-    terms = fields["memory_terms"].entries() if "memory_terms" in fields else {}
-    return replace(_stage(fields), memory_terms=tuple((name, term.integer()) for name, term in terms.items()))

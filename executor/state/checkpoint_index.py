@@ -9,18 +9,29 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 
+from costmodel.codec import NEEDED, Json, record
+from costmodel.documents import Document
 from costmodel.errors import DoesNotMatch, InvalidInput
-from costmodel.files import Node, document, read_json, write_json
+from costmodel.files import Node
+from costmodel.forms import Form, listed, text
 from executor.model.tensor_file import TYPES, TensorFile
 from executor.stages.user_parallelize import own_part, own_place
 from executor.state.plain_values import decode
 
-FORMAT, VERSION, INDEX = "penstock-checkpoint", 1, "index.json"
-_OURS = re.compile(r"step-\d+\.[0-9a-f]+\.rank-\d+\.safetensors")
+FORMAT, INDEX = "penstock-checkpoint", "index.json"
+_OURS = re.compile(r"step-[0-9]+\.[0-9a-f]+\.rank-[0-9]+\.safetensors")
+
+
+def _file_name(node: Node) -> str:
+    name = node.text()
+    if not _OURS.fullmatch(name):
+        node.fail("the name of a rank's file is needed here, step-N.ID.rank-R.safetensors")
+    return name
+
 
 Box = tuple[tuple[int, ...], tuple[int, ...]]
 """Where a part of a tensor begins in the whole one, and its shape."""
@@ -34,12 +45,18 @@ class SavedPart:
     start: tuple[int, ...]
     shape: tuple[int, ...]
 
+    def lies_in(self, shape: tuple[int, ...]) -> bool:
+        """Return whether it is a part of a tensor of this shape."""
+        if not len(self.start) == len(self.shape) == len(shape):
+            return False
+        return all(a + n <= length for a, n, length in zip(self.start, self.shape, shape, strict=True))
+
 
 @dataclass(frozen=True, slots=True)
 class Stored:
     """A whole tensor: its type's name, its shape, the parts that make it up."""
 
-    type: str
+    type: Annotated[str, Json(allowed=tuple(TYPES))]
     shape: tuple[int, ...]
     parts: tuple[SavedPart, ...]
 
@@ -52,6 +69,17 @@ class SavedGroup:
     index: int
     parameters: tuple[str, ...]
     options: Any
+
+
+@dataclass(frozen=True, slots=True)
+class _SavedFile:
+    """The file of a rank."""
+
+    name: Annotated[str, Json(form=Form(_file_name, schema=text(pattern=f"^{_OURS.pattern}$").schema))]
+    size_bytes: Annotated[int, Json("bytes")]
+
+
+_FILES: Form[tuple[_SavedFile, ...]] = listed(record(_SavedFile))
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,39 +106,60 @@ class Index:
         What each rank was given to keep, as JSON.
     """
 
-    id: str
-    steps: int
-    files: Sequence[tuple[str, int]]
-    tensors: Mapping[str, Stored]
-    optimizer: str = ""
-    states: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    groups: Sequence[SavedGroup] = ()
-    modules: Mapping[str, Any] = field(default_factory=dict)
-    given: Sequence[Any] = ()
+    id: Annotated[str, Json(says="Drawn for each checkpoint; every file of it names it.")]
+    steps: Annotated[int, Json(says="That were done.")]
+    files: Annotated[
+        Sequence[tuple[str, int]],
+        Json(
+            form=Form(
+                lambda node: tuple((each.name, each.size_bytes) for each in _FILES.read(node)),
+                lambda files: [{"name": name, "bytes": size} for name, size in files],
+                _FILES.schema,
+            ),
+            says="One a rank.",
+        ),
+    ]
+    tensors: Annotated[
+        Mapping[str, Stored], Json(says="model.NAME, optimizer.NAME.KEY, and tensors of what ranks gave along.")
+    ]
+    optimizer: Annotated[str, NEEDED, Json(says="Name of the optimizer's class; empty where none was saved.")] = ""
+    states: Annotated[
+        Mapping[str, Mapping[str, Any]], NEEDED, Json(says="Parameter -> key -> what the optimizer keeps.")
+    ] = field(default_factory=dict)
+    groups: Annotated[Sequence[SavedGroup], NEEDED] = ()
+    modules: Annotated[Mapping[str, Any], NEEDED, Json(says="Path of a module -> its extra state.")] = field(
+        default_factory=dict
+    )
+    given: Annotated[
+        Sequence[Any],
+        NEEDED,
+        Json(
+            says="What each rank was given to keep. An object with the key $ stands for a tensor, tuple, dict, "
+            "counter, array, bytes or number that is not finite."
+        ),
+    ] = ()
 
     def write(self, folder: Path) -> None:
         """Put the index into its folder, then remove the files of checkpoints that were there before."""
-        body = {
-            "id": self.id,
-            "steps": self.steps,
-            "files": [{"name": name, "bytes": size} for name, size in self.files],
-            "tensors": {
-                name: {"type": one.type, "shape": list(one.shape),
-                       "parts": [{"file": p.file, "start": list(p.start), "shape": list(p.shape)} for p in one.parts]}
-                for name, one in self.tensors.items()
-            },
-            "optimizer": self.optimizer,
-            "states": self.states,
-            "groups": [{"rank": g.rank, "index": g.index, "parameters": list(g.parameters), "options": g.options}
-                       for g in self.groups],
-            "modules": self.modules,
-            "given": list(self.given),
-        }  # fmt: skip
-        write_json(folder / INDEX, FORMAT, VERSION, body)
+        CHECKPOINT.write(folder / INDEX, self)
         named = {name for name, _ in self.files}
         for path in folder.iterdir():
             if _OURS.fullmatch(path.name) and path.name not in named:
                 path.unlink(missing_ok=True)
+
+
+def _settled(values: dict[str, Any], node: Node) -> None:
+    """Refuse parts that lie outside of their tensor or in no file."""
+    for name, stored in values["tensors"].items():
+        for index, part in enumerate(stored.parts):
+            if part.file < len(values["files"]) and part.lies_in(stored.shape):
+                continue
+            place = node.child("tensors").child(name).child("parts").items()[index]
+            place.child("file").integer(0, len(values["files"]) - 1)
+            place.fail(f"a part of a tensor of the shape {list(stored.shape)} is needed here")
+
+
+CHECKPOINT: Document[Index] = Document(FORMAT, 1, record(Index, settle=_settled))
 
 
 def file_name(steps: int, identity: str, rank: int) -> str:
@@ -152,41 +201,7 @@ def read_index_file(path: Path) -> Index:
     InvalidInput
         When it is broken.
     """
-    keys = ("id", "steps", "files", "tensors", "optimizer", "states", "groups", "modules", "given")
-    root = document(read_json(path), FORMAT, VERSION, keys)
-    files = [node.members(("name", "bytes")) for node in root["files"].items()]
-    for node in files:
-        if not _OURS.fullmatch(node["name"].text()):
-            node["name"].fail("the name of a rank's file is needed here, step-N.ID.rank-R.safetensors")
-    groups = [node.members(("rank", "index", "parameters", "options")) for node in root["groups"].items()]
-    return Index(
-        root["id"].text(),
-        root["steps"].integer(),
-        [(node["name"].text(), node["bytes"].integer()) for node in files],
-        {name: _stored(node, len(files)) for name, node in root["tensors"].entries().items()},
-        root["optimizer"].text(),
-        {name: {k: v.value for k, v in node.entries().items()} for name, node in root["states"].entries().items()},
-        [
-            SavedGroup(g["rank"].integer(), g["index"].integer(), g["parameters"].texts(), g["options"].value)
-            for g in groups
-        ],
-        {path: node.value for path, node in root["modules"].entries().items()},
-        [node.value for node in root["given"].items()],
-    )
-
-
-def _stored(node: Node, num_files: int) -> Stored:
-    members = node.members(("type", "shape", "parts"))
-    shape = members["shape"].integers()
-    parts = []
-    for part in members["parts"].items():
-        found = part.members(("file", "start", "shape"))
-        start, own = found["start"].integers(), found["shape"].integers()
-        inside = len(start) == len(own) == len(shape)
-        if not inside or any(a + n > length for a, n, length in zip(start, own, shape, strict=True)):
-            part.fail(f"a part of a tensor of the shape {list(shape)} is needed here")
-        parts.append(SavedPart(found["file"].integer(0, num_files - 1), start, own))
-    return Stored(members["type"].text(TYPES), shape, tuple(parts))
+    return CHECKPOINT.read(path)
 
 
 class Checkpoint:

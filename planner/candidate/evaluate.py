@@ -9,12 +9,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
-from costmodel.model.whole_model import SplitRatios
 from costmodel.stages.costs import PER_ACTION, Costs
 from planner.candidate.candidate import IN_FLIGHT, Candidate, StagePlacement, replicated_alike
-from planner.candidate.fit import NO_LIMIT, excess_bytes, limits_of, num_apart_violations
+from planner.candidate.fit import excess_bytes, limits_of, num_apart_violations
 from planner.candidate.host_room import check_host_room
-from planner.candidate.order import given, in_split_form, ordered
+from planner.candidate.known_orders import INTERLEAVED, KnownOrders, is_fixed
 from planner.candidate.price import Priced, Pricer
 from planner.candidate.steady import num_closing, regime
 from planner.graph.atoms import Apart, Atoms
@@ -24,24 +23,12 @@ from planner.plan.lockstep import Block
 from planner.plan.rung import strategy_of
 from planner.question.problem import Problem
 from simulator.bounds import lower_bound_ns
-from simulator.engine import Structure, Times
-from simulator.lowering import close_step
+from simulator.engine import Times
 from simulator.schedule import stage_graph
-from simulator.schedules import build_schedule
 from simulator.schedules.warmup import graph_in_flight, raised_in_flight
-from simulator.transformations import with_recompute
 
-EAGER = "graph-eager-1f1b"
-"""The one of `FIXED_ORDERS` whose orders depend on times, and not on the stage graph alone."""
-FIXED_ORDERS = ("graph-1f1b", "1f1b", "eager-1f1b", "gpipe", EAGER, IN_FLIGHT)
-"""Schedules whose orders follow from the stage graph (and `EAGER`'s in-flight numbers) where every stage has a rank of
-its own: one structure serves all costs."""
-INTERLEAVED = "interleaved-1f1b"
-"""The one schedule whose orders follow from the stage graph where stages share ranks."""
-TIMED_S, ORDERED_S, SOUGHT_S = 6e-6, 25e-6, 100e-6
-"""CPU seconds, about, of an action that is timed, whose order is written down, and whose order is sought."""
-MOST_KEPT = 300_000
-"""Actions of all orders that are kept: plans are asked for again when they are written."""
+TIMED_S = 6e-6
+"""CPU seconds, about, of an action that is timed."""
 FEWEST_A_RANK = 3
 """Micro-batches of a replica for each rank with which a pace is first looked for."""
 
@@ -149,21 +136,15 @@ class Evaluated:
 
 
 class Evaluator:
-    """Simulates candidates of one set of atoms at one micro-batch size.
-
-    Attributes
-    ----------
-    work_s : float
-        CPU seconds about of what was simulated so far, counted by actions: the same on any machine.
-    """
+    """Simulates candidates of one set of atoms at one micro-batch size."""
 
     def __init__(self, problem: Problem, atoms: Atoms, microbatch_size: int) -> None:
         self.problem, self.atoms, self.microbatch_size = problem, atoms, microbatch_size
         self.pricer = Pricer(problem, atoms, microbatch_size)
         self._known: dict[Candidate, Evaluated] = {}
         self._limits: dict[tuple[Block, ...], tuple[int, ...]] = {}
-        self._structures: dict[object, tuple[Structure, Costs | None]] = {}
-        self._num_kept, self.work_s = 0, 0.0
+        self.orders = KnownOrders(problem, microbatch_size)
+        self._timed_s = 0.0
 
     @property
     def num_microbatches(self) -> int:
@@ -176,10 +157,10 @@ class Evaluator:
         pins = self.problem.pins
         return pins.kept_apart(self.atoms.graph, self.atoms.atom_of) if pins else ()
 
-    @cached_property
-    def ratios(self) -> SplitRatios:
-        """What F, and I with W, take longer where a backward is split."""
-        return self.problem.measured(self.microbatch_size).split_ratios
+    @property
+    def work_s(self) -> float:
+        """CPU seconds about of what was simulated so far, counted by actions: the same on any machine."""
+        return self._timed_s + self.orders.work_s
 
     def evaluate(self, candidate: Candidate) -> Evaluated:
         """Simulate a candidate, once; where its numbers in flight are open, with those of `EAGER`.
@@ -278,53 +259,12 @@ class Evaluator:
         """Order, close and time a number of micro-batches of each replica."""
         remade = [p.config.recompute == "full" for p in candidate.places] if self.problem.training.whole_stages else ()
         limit = min(self._limits_of(priced.blocks))
-        structure, costs = self._structure(candidate, costs, priced.reduces, remade, count, limit)
-        self.work_s += TIMED_S * len(structure.arrays.actions)
+        structure, costs = self.orders.closed(candidate, costs, priced.reduces, remade, count, limit)
+        self._timed_s += TIMED_S * len(structure.arrays.actions)
         check_host_room(self.pricer, candidate, priced, structure.schedule)
         if costs.stages is not priced.costs.stages:
             priced = replace(priced, costs=replace(priced.costs, stages=costs.stages))
         return Run(priced, structure.times(costs, self.speeds_of(priced.blocks[::replicas])), replicas)
-
-    def _structure(
-        self, candidate: Candidate, costs: Costs, reduces: tuple[bool, ...], remade: Sequence[bool],
-        count: int, limit_bytes: int,
-    ) -> tuple[Structure, Costs]:  # fmt: skip
-        """Return the closed order of a schedule, and the costs in the form in which stages then run."""
-        name, in_flight = candidate.schedule, candidate.in_flight
-        backward = tuple(stage.backward for stage in costs.stages)
-        again = tuple(stage for stage, made in enumerate(remade) if made and backward[stage])
-        key: tuple[object, ...] = (name, candidate.orders, in_flight, again, reduces, count)
-        fixed = _is_fixed(name, costs) and not candidate.orders
-        if fixed:
-            edges = tuple((e.source, e.target, e.gradient) for e in costs.edges)
-            key += (edges, backward, costs.ranks, costs.multiples)
-        else:
-            limit = limit_bytes if limit_bytes < NO_LIMIT else None
-            key += (costs, limit)
-        if name == EAGER and fixed:
-            key += tuple(graph_in_flight(costs, stage_graph(costs), count, latency=True))
-        if key not in self._structures:
-            form = None
-            if candidate.orders:
-                order, form = given(name, candidate.orders, costs, count, self.ratios)
-            elif fixed:
-                order = build_schedule(name, costs, count, in_flight=in_flight)
-            else:
-                order, form = ordered(name, costs, count, self.ratios, in_flight, limit)
-            order = with_recompute(order, again) if again else order
-            self.work_s += (ORDERED_S if fixed or candidate.orders else SOUGHT_S) * sum(map(len, order.orders))
-            self._keep(key, Structure(close_step(order, reduces, self.problem.optimizer != "none")), form)
-        self._structures[key] = self._structures.pop(key)
-        structure, form = self._structures[key]
-        return structure, form or in_split_form(costs, (), self.ratios)
-
-    def _keep(self, wanted: object, structure: Structure, form: Costs | None) -> None:
-        """Keep orders, and let go of those asked for longest ago."""
-        self._structures[wanted] = structure, form
-        self._num_kept += len(structure.arrays.actions)
-        while self._num_kept > MOST_KEPT and len(self._structures) > 1:
-            first, _ = self._structures.pop(next(iter(self._structures)))
-            self._num_kept -= len(first.arrays.actions)
 
     def _replicas(self, places: Sequence[StagePlacement], priced: Priced) -> int:
         """Return how many replicas do the same as the first; 1 where they do not, or ranks differ in speed."""
@@ -340,19 +280,9 @@ class Evaluator:
         return tuple(min(speeds[rank] for rank in block) for block in blocks)
 
 
-def _has_own_ranks(costs: Costs) -> bool:
-    """Whether each stage has one rank, which has no other."""
-    return costs.num_ranks >= len(costs.stages) and all(len(ranks) == 1 for ranks in costs.ranks)
-
-
-def _is_fixed(name: str, costs: Costs) -> bool:
-    """Whether orders follow from the stage graph alone."""
-    return name == INTERLEAVED or (name in FIXED_ORDERS and _has_own_ranks(costs))
-
-
 def _repeats_after(candidate: Candidate, costs: Costs) -> int:
     """Return after how many micro-batches orders repeat that have the form of `planner.candidate.steady`; else 0."""
-    if candidate.orders or candidate.schedule == "gpipe" or not _is_fixed(candidate.schedule, costs):
+    if candidate.orders or candidate.schedule == "gpipe" or not is_fixed(candidate.schedule, costs):
         return 0
     one_rank = max(costs.multiples) == 1 and all(len(ranks) == 1 for ranks in costs.ranks)
     if not one_rank or not _takes_alike(costs):

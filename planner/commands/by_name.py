@@ -33,7 +33,7 @@ def given_orders(args: argparse.Namespace) -> "Schedule | None":
 
 def costs_of(args: argparse.Namespace, given: "Schedule | None") -> tuple["Costs", int]:
     """Return the costs, and the bytes of one activation share (0 when memory is in bytes)."""
-    from costmodel.stages.costs import read_costs
+    from costmodel.stages.costs_file import read_costs
     from simulator.schedules import SCHEDULES
     from simulator.uniform import pair_costs, share_bytes, uniform_costs
 

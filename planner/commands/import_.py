@@ -115,6 +115,7 @@ def _read(args: argparse.Namespace, found: "Profile") -> Answer:
 
 
 def _nccl_tests(args: argparse.Namespace) -> Answer:
+    from costmodel.codec import to_json
     from costmodel.importers.nccl_tests import links_of, read_nccl_runs
     from costmodel.machines.links import read_links, write_links
 
@@ -124,7 +125,7 @@ def _nccl_tests(args: argparse.Namespace) -> Answer:
     write_checked([Output(args.output, lambda path: write_links(path, links, imported), read_links)])
     rows = {name: len(link.table) for name, link in links.classes.items()}
     text = ", ".join(f"{name} at {count} sizes" for name, count in rows.items())
-    body = {"output": args.output, **links.to_json(), "left_out": left_out}
+    body = {"output": args.output, **to_json(links), "left_out": left_out}
     others = [f"{kind}: times of {', '.join(names)} are left out" for kind, names in left_out.items()]
     return Answer(body, [f"{args.output}: {links.num_ranks} ranks, {text}", *others])
 

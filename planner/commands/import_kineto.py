@@ -141,8 +141,7 @@ def _write(args: argparse.Namespace, profile: "Profile", found: "TracedRun", dev
     from costmodel.files import write_text
     from costmodel.machines.cluster import read_cluster
     from costmodel.model.profile import read_profile, write_profile
-    from costmodel.stages.costs import read_costs
-    from costmodel.stages.costs_file import write_costs
+    from costmodel.stages.costs_file import read_costs, write_costs
     from simulator.timeline import read_timeline, write_timeline
     from simulator.torch_csv import read_torch_csv
 

@@ -121,12 +121,12 @@ def _describer(args: argparse.Namespace) -> "tuple[Callable[[int], Profile], int
 def _is_profile(name: str) -> bool:
     """Whether a name is that of a file which says that it is a profile."""
     from costmodel.files import read_json
-    from costmodel.model.profile import PROFILE_FORMAT
+    from costmodel.model.profile import PROFILE
 
     if not name.endswith((".json", ".json.gz")) or not Path(name).exists():
         return False
     body = read_json(name).value
-    return isinstance(body, dict) and body.get("format") == PROFILE_FORMAT
+    return isinstance(body, dict) and body.get("format") == PROFILE.format
 
 
 def _asked(profile: "Profile", args: argparse.Namespace) -> "Profile":

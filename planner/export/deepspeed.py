@@ -58,6 +58,7 @@ def configuration(plan: Plan) -> dict[str, object]:
         "zero": config.zero,
         **({"shard_group": config.shard_group} if config.shard_group else {}),
         **({"offload_optimizer": "cpu"} if config.offload in ("optimizer", "parameters") else {}),
+        **({"offload_fraction": config.offload_fraction} if config.offload_fraction < 1 else {}),
         **({"offload_parameters": "cpu"} if config.offload == "parameters" else {}),
         **({plan.assumptions.precision: True} if plan.assumptions.precision in ("bf16", "fp16") else {}),
         **({"stages": len(plan.stages), "checkpoint_interval": int(config.recompute == "full")} if pipelined else {}),

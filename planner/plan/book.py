@@ -8,30 +8,31 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Any
 
+from costmodel.codec import NEEDED, Json, Positive, record
+from costmodel.documents import Document
 from costmodel.errors import DoesNotMatch, InvalidInput
-from costmodel.files import Node, document, read_json, write_json
-from planner.plan.file import PLAN_FORMAT, PLAN_VERSION, plan_from_node, plan_to_json
+from costmodel.files import Node, read_json
+from planner.plan.file import PLAN
 from planner.plan.whole import Plan
-
-BOOK_FORMAT, BOOK_VERSION = "penstock-book", 1
 
 
 @dataclass(frozen=True, slots=True)
 class StateTransfer:
     """What ranks must hold under a plan and do not hold under the previous one: bytes of all of them, and seconds."""
 
-    size_bytes: int = 0
-    seconds: float = 0.0
+    size_bytes: Annotated[int, NEEDED, Json("bytes")] = 0
+    seconds: Annotated[float, NEEDED] = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
     """The plan for a number of hosts, and what moves there from the previous page (nothing to the first)."""
 
-    hosts: int
-    plan: Plan
-    from_previous: StateTransfer = StateTransfer()
+    hosts: Positive
+    plan: Annotated[Plan, Json(form=PLAN.whole)]
+    from_previous: Annotated[StateTransfer, NEEDED] = StateTransfer()
 
     @property
     def num_ranks(self) -> int:
@@ -49,7 +50,7 @@ class Book:
         Without a page, on two pages for one number of hosts, and on pages of unlike models or batches.
     """
 
-    pages: tuple[Page, ...]
+    pages: Annotated[tuple[Page, ...], Json(rules={"minItems": 1})]
 
     def __post_init__(self) -> None:
         if not self.pages:
@@ -87,46 +88,33 @@ class Book:
         return min(fitting, key=lambda page: page.hosts).plan
 
 
+def _moved(values: dict[str, Any], node: Node) -> None:
+    """Refuse a book to whose first page something moves."""
+    if values["pages"] and values["pages"][0].from_previous != StateTransfer():
+        first = node.child("pages").items()[0]
+        first.child("from_previous").fail("nothing moves to the first page: 0 bytes in 0 seconds")
+
+
+BOOK: Document[Book] = Document("penstock-book", 1, record(Book, settle=_moved), ("extra",))
+
+
 def read_book(path: str | Path) -> Book:
     """Read a book; see `costmodel.files` for what is refused."""
-    return _book(read_json(path))
+    return BOOK.read(path)
 
 
 def read_plan_or_book(path: str | Path) -> Plan | Book:
     """Read a file that holds either of them."""
     root = read_json(path)
-    is_book = isinstance(root.value, dict) and root.value.get("format") == BOOK_FORMAT
-    return _book(root) if is_book else plan_from_node(root)
-
-
-def _book(root: Node) -> Book:
-    top = document(root, BOOK_FORMAT, BOOK_VERSION, ("pages",), ("extra",))
-    return root.build(lambda: Book(tuple(_page(node, i) for i, node in enumerate(top["pages"].items()))))
-
-
-def _page(node: Node, index: int) -> Page:
-    fields = node.members(("hosts", "plan", "from_previous"))
-    moved = fields["from_previous"].members(("bytes", "seconds"))
-    found = StateTransfer(moved["bytes"].integer(), moved["seconds"].number())
-    if index == 0 and found != StateTransfer():
-        fields["from_previous"].fail("nothing moves to the first page: 0 bytes in 0 seconds")
-    return Page(fields["hosts"].integer(1), plan_from_node(fields["plan"]), found)
+    is_book = isinstance(root.value, dict) and root.value.get("format") == BOOK.format
+    return BOOK.read_node(root) if is_book else PLAN.read_node(root)
 
 
 def write_book(path: str | Path, pages: Sequence[Page]) -> None:
     """Write a book atomically; the same pages give the same bytes."""
-    write_json(path, BOOK_FORMAT, BOOK_VERSION, book_to_json(Book(tuple(pages))))
+    BOOK.write(path, Book(tuple(pages)))
 
 
 def book_to_json(book: Book) -> dict[str, object]:
     """Return the JSON body of a book; each plan is a whole document, as a file of its own would have it."""
-    return {
-        "pages": [
-            {
-                "hosts": page.hosts,
-                "plan": {"format": PLAN_FORMAT, "version": PLAN_VERSION, **plan_to_json(page.plan)},
-                "from_previous": {"bytes": page.from_previous.size_bytes, "seconds": page.from_previous.seconds},
-            }
-            for page in book.pages
-        ]
-    }
+    return BOOK.form.write(book)  # type: ignore[no-any-return]

@@ -6,12 +6,11 @@ the estimate is. `does-not-fit`: not even that. Leaves out where estimates come 
 
 from collections.abc import Sequence
 
+from planner.plan.parts import DOES_NOT_FIT, FITS, FITTING, MAY_NOT_FIT
 from planner.plan.provenance import margin_of, rank_limits
 from planner.plan.whole import Plan
 
-FITS, MAY_NOT_FIT, DOES_NOT_FIT = "fits", "may-not-fit", "does-not-fit"
-FITTING = (FITS, MAY_NOT_FIT, DOES_NOT_FIT)
-"""The words, the best first."""
+__all__ = ("DOES_NOT_FIT", "FITS", "FITTING", "MAY_NOT_FIT", "fitting", "fitting_of")
 
 
 def fitting(peaks: Sequence[int], uppers: Sequence[int], limits: Sequence[int], margin_bytes: int = 0) -> str:

@@ -7,9 +7,12 @@ the actions mean.
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
+from costmodel.codec import Positive, record
 from costmodel.files import Node
+from costmodel.forms import Definitions, Form, Schema
 
 LONG = 50_000
 """Actions of all ranks together from which on a file holds them in short: below it people can read what they find."""
@@ -21,6 +24,22 @@ ENOUGH = 0.5
 """Part of an order that is repeated: nothing longer is looked for."""
 Parts = tuple[str, int, str]
 """An action's text before its micro-batch, that (-1 where there is none), and the text after it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _SameAs:
+    """The order of an earlier rank."""
+
+    same_as: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """The actions, `repeat` times in all, each time with micro-batches `step` higher."""
+
+    repeat: Positive
+    step: Positive
+    actions: tuple[str, ...]
 
 
 def orders_to_json(orders: Sequence[tuple[str, ...]]) -> list[object]:
@@ -48,7 +67,7 @@ def _in_short(order: Sequence[str]) -> list[object]:
     if not best.saved:
         return list(order)
     first, behind = best.start + best.length, best.start + best.times * best.length
-    block = {"repeat": best.times, "step": best.step, "actions": list(order[best.start : first])}
+    block = record(_Block).write(_Block(best.times, best.step, tuple(order[best.start : first])))
     return [*order[: best.start], block, *order[behind:]]
 
 
@@ -108,15 +127,28 @@ def orders_from_nodes(nodes: Sequence[Node]) -> tuple[tuple[str, ...], ...]:
     room = MOST_ACTIONS
     for node in nodes:
         if isinstance(node.value, Mapping):
-            same = node.members(("same_as",))["same_as"]
-            rank = same.integer()
+            rank = record(_SameAs).read(node).same_as
             if rank >= len(found):
-                same.fail(f"a rank before this one, {len(found)}, has the order that another is the same as")
+                node.child("same_as").fail(
+                    f"a rank before this one, {len(found)}, has the order that another is the same as"
+                )
             found.append(found[rank])
         else:
             found.append(_order(node, room))
             room -= len(found[-1])
     return tuple(found)
+
+
+def _schema(known: Definitions) -> Schema:
+    actions = {"type": "array", "minItems": 1, "items": {"type": "string", "pattern": f"^{_AROUND.pattern}$"}}
+    block = record(_Block).schema(known)
+    known[_Block.__name__.strip("_")]["properties"]["actions"] = actions
+    in_full = {"type": "array", "items": {"oneOf": [{"type": "string"}, block]}}
+    return {"oneOf": [in_full, record(_SameAs).schema(known)]}
+
+
+ACTIONS = Form[object](lambda node: node.value, schema=_schema)
+"""One rank's order, which `orders_from_nodes` reads with those of the ranks before it."""
 
 
 def _order(node: Node, room: int) -> tuple[str, ...]:
@@ -130,11 +162,10 @@ def _order(node: Node, room: int) -> tuple[str, ...]:
 
 
 def _repeated(node: Node, room: int) -> list[str]:
-    fields = node.members(("repeat", "step", "actions"))
-    texts, times, step = fields["actions"].texts(), fields["repeat"].integer(1), fields["step"].integer(1)
-    parts = list(map(_parts, texts))
+    block: _Block = record(_Block).read(node)
+    parts = list(map(_parts, block.actions))
     if not parts or any(k < 0 for _, k, _ in parts):
-        fields["actions"].fail("what is repeated are actions that name a micro-batch")
-    if times * len(texts) > room:
-        fields["repeat"].fail(f"the orders of a plan hold at most {MOST_ACTIONS} actions")
-    return [f"{head}{k + time * step}{tail}" for time in range(times) for head, k, tail in parts]
+        node.child("actions").fail("what is repeated are actions that name a micro-batch")
+    if block.repeat * len(parts) > room:
+        node.child("repeat").fail(f"the orders of a plan hold at most {MOST_ACTIONS} actions")
+    return [f"{head}{k + time * block.step}{tail}" for time in range(block.repeat) for head, k, tail in parts]

@@ -4,9 +4,13 @@ Leaves out the whole (`planner.plan.whole`) and its file (`planner.plan.file`).
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
+from typing import Annotated
 
+from costmodel.codec import NEEDED, UNSAID, Json, Positive
 from costmodel.errors import InvalidInput
+from costmodel.files import Node
+from costmodel.forms import Form, row, whole
 from costmodel.stages.config import StageConfig
 from costmodel.stages.costs import StageCost
 from planner.plan.lockstep import Block, in_blocks
@@ -18,9 +22,9 @@ STATUSES = ("optimal", "bounded", "heuristic", "baseline")
 class Batch:
     """Samples of a step, of a micro-batch, and how many micro-batches that makes."""
 
-    global_size: int
-    microbatch_size: int
-    num_microbatches: int
+    global_size: Annotated[Positive, Json("global")]
+    microbatch_size: Positive
+    num_microbatches: Annotated[Positive, Json("microbatches")]
 
     def __post_init__(self) -> None:
         if self.microbatch_size * self.num_microbatches != self.global_size:
@@ -40,13 +44,14 @@ class Collective:
     Bytes are of what is gathered, or of what is summed before it is scattered, whole.
     """
 
-    kind: str
+    kind: Annotated[str, Json(allowed=COLLECTIVES)]
     count: int
-    size_bytes: int
+    size_bytes: Annotated[int, Json("bytes")]
 
 
 STEP, MICROBATCH = REDUCES = ("step", "microbatch")
 """When replicas that divide parameters sum gradients: once a step, or behind each micro-batch's backward."""
+_IF_GATHERED = Json(unsaid=lambda stage: not stage.config.gathers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +70,14 @@ class PlanStage:
     operators: tuple[str, ...]
     ranks: tuple[int, ...]
     cost: StageCost
-    config: StageConfig = field(default_factory=StageConfig)
-    microbatch_multiple: int = 1
-    name: str = ""
-    units: tuple[str, ...] = ()
-    reduce: str = STEP
-    collectives: tuple[Collective, ...] = ()
-    modules: tuple[str, ...] = ()
-    shared: tuple[str, ...] = ()
+    config: Annotated[StageConfig, NEEDED] = field(default_factory=StageConfig)
+    microbatch_multiple: Annotated[Positive, NEEDED] = 1
+    name: Annotated[str, UNSAID] = ""
+    units: Annotated[tuple[str, ...], _IF_GATHERED] = ()
+    reduce: Annotated[str, _IF_GATHERED, Json(allowed=REDUCES)] = STEP
+    collectives: Annotated[tuple[Collective, ...], UNSAID] = ()
+    modules: Annotated[tuple[str, ...], UNSAID] = ()
+    shared: Annotated[tuple[str, ...], UNSAID] = ()
 
     @property
     def mesh(self) -> tuple[tuple[str, int], ...]:
@@ -98,13 +103,23 @@ class PlanEdge:
     its lanes; `border` is one of `BORDERS`, where tensors are unlike that of those that are divided.
     """
 
-    source: int
-    target: int
+    source: Annotated[int, Json("from")]
+    target: Annotated[int, Json("to")]
     tensors: tuple[str, ...]
-    size_bytes: int
+    size_bytes: Annotated[int, Json("bytes")]
     p2p_ns: int = 0
     gradient: bool = True
-    border: str = REPLICATE
+    border: Annotated[str, UNSAID, Json(allowed=BORDERS)] = REPLICATE
+
+
+def _interval(node: Node) -> tuple[int, ...]:
+    values = node.integers()
+    if len(values) != 2 or values[0] > values[1]:
+        node.fail("two numbers, the lower one first")
+    return values
+
+
+_INTERVAL = Form(_interval, list, row(whole(), whole(), says="Between what four of five measured steps lie.").schema)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +134,7 @@ class Prediction:
     bubble_ratio: float
     peak_memory_bytes: tuple[int, ...]
     peak_memory_upper_bytes: tuple[int, ...]
-    step_time_interval_ns: tuple[int, int] | None = None
+    step_time_interval_ns: Annotated[tuple[int, int] | None, UNSAID, Json(form=_INTERVAL)] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,15 +162,17 @@ class SearchResult:
         was met, and a bound on all of them. No step is bounded by it.
     """
 
-    status: str
+    status: Annotated[str, Json(allowed=STATUSES)]
     objective: int
-    lower_bound_ns: int | None
+    lower_bound_ns: Annotated[int | None, Json(says="Null where no bound stands.")]
     scope: str
-    baselines: Mapping[str, int] = field(default_factory=dict)
+    baselines: Annotated[Mapping[str, int], NEEDED, Json(says="Simulated step time of each rival.")] = field(
+        default_factory=dict
+    )
     best_step_time_ns: int = 0
     limited_by: str = ""
-    model_objective_ns: int | None = None
-    model_lower_bound_ns: int | None = None
+    model_objective_ns: Annotated[int | None, UNSAID, Json(form=whole(1))] = None
+    model_lower_bound_ns: Annotated[int | None, UNSAID, Json(form=whole(1))] = None
 
     def __post_init__(self) -> None:
         if self.status not in STATUSES:
@@ -192,9 +209,9 @@ class Training:
         A key of `costmodel.roofline.OPTIMIZERS`; with ``none`` the plan has no OPT.
     """
 
-    dtype: str = ""
-    autocast: str = ""
-    optimizer: str = ""
+    dtype: Annotated[str, NEEDED] = ""
+    autocast: Annotated[str, NEEDED] = ""
+    optimizer: Annotated[str, NEEDED] = ""
 
 
 LINKS = ("measured", "given", "typical", "free")
@@ -222,27 +239,18 @@ class Assumptions:
         What another trainer than the executor is taken to do, told by flags or as it usually does.
     """
 
-    links: str = ""
-    trainer: str = ""
-    optimizer: str = ""
-    precision: str = ""
-    bytes_per_parameter: tuple[tuple[str, float], ...] = ()
-    calibration: str = ""
-    estimated: tuple[str, ...] = ()
-    habits: tuple[str, ...] = ()
+    links: Annotated[str, NEEDED, Json(allowed=("", *LINKS))] = ""
+    trainer: Annotated[str, NEEDED] = ""
+    optimizer: Annotated[str, NEEDED] = ""
+    precision: Annotated[str, NEEDED] = ""
+    bytes_per_parameter: Annotated[tuple[tuple[str, float], ...], NEEDED] = ()
+    calibration: Annotated[str, NEEDED] = ""
+    estimated: Annotated[tuple[str, ...], NEEDED] = ()
+    habits: Annotated[tuple[str, ...], UNSAID] = ()
 
-    def to_json(self) -> dict[str, object]:
-        """Return the JSON form."""
-        return {
-            "links": self.links,
-            "trainer": self.trainer,
-            "optimizer": self.optimizer,
-            "precision": self.precision,
-            "bytes_per_parameter": dict(self.bytes_per_parameter),
-            "calibration": self.calibration,
-            "estimated": list(self.estimated),
-            **({"habits": list(self.habits)} if self.habits else {}),
-        }
+
+FITS, MAY_NOT_FIT, DOES_NOT_FIT = FITTING = ("fits", "may-not-fit", "does-not-fit")
+"""Whether a plan fits into memory (`planner.plan.fitting`), the best first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,7 +276,7 @@ class Rung:
     better_if : str
         What would make it better than the plan that was chosen; empty where nothing that was tried does.
     fits : str
-        One of `planner.plan.fitting.FITTING`; empty in older plans.
+        One of `FITTING`; empty in older plans.
     """
 
     strategy: str
@@ -277,12 +285,8 @@ class Rung:
     peak_memory_bytes: int
     runs_on: tuple[str, ...]
     why: str
-    devices_used: int = 1
-    over_memory_bytes: int = 0
+    devices_used: Positive = 1
+    over_memory_bytes: Annotated[int, Json(says="What a device lacks; 0 where the plan fits.")] = 0
     cost_per_million_samples: float | None = None
     better_if: str = ""
-    fits: str = ""
-
-    def to_json(self) -> dict[str, object]:
-        """Return the JSON form."""
-        return {**asdict(self), "runs_on": list(self.runs_on)}
+    fits: Annotated[str, Json(allowed=("", *FITTING))] = ""

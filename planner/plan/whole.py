@@ -7,11 +7,14 @@ Actions stay text here, so that the independent checker reads plans without the 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Annotated
 
+from costmodel.codec import Json, Positive
 from costmodel.errors import InvalidInput
 from costmodel.machines.cluster import Cluster
 from costmodel.stages.costs import Costs, EdgeCost
 from planner.plan.lockstep import Block, blocks_of
+from planner.plan.part_forms import SEARCH, STAGES
 from planner.plan.parts import Assumptions, Batch, PlanEdge, PlanStage, Prediction, Rung, SearchResult, Training
 from planner.plan.rank_order import RankOrder
 
@@ -26,20 +29,22 @@ class Plan:
 
     model_name: str
     fingerprint: str
-    num_operators: int
+    num_operators: Positive
     cluster: Cluster
     batch: Batch
     schedule: str
-    stages: tuple[PlanStage, ...]
+    stages: Annotated[tuple[PlanStage, ...], Json(form=STAGES, rules={"minItems": 1})]
     edges: tuple[PlanEdge, ...]
     orders: tuple[tuple[str, ...], ...]
     prediction: Prediction
-    search: SearchResult
+    search: Annotated[SearchResult, Json(form=SEARCH)]
     runs_on: tuple[str, ...]
     training: Training = field(default_factory=Training)
     assumptions: Assumptions = field(default_factory=Assumptions)
     rungs: tuple[Rung, ...] = ()
-    schedule_options: Mapping[str, object] = field(default_factory=dict)
+    schedule_options: Annotated[
+        Mapping[str, object], Json(says="What the schedule was made with besides its name.")
+    ] = field(default_factory=dict)
     provenance: Mapping[str, object] = field(default_factory=dict)
     extra: Mapping[str, object] = field(default_factory=dict)
     rank_order: RankOrder = ()

@@ -39,6 +39,8 @@ def config_refusal(target: str, config: StageConfig, pipelined: bool) -> str:
     if config.recompute not in recompute:
         lacks = RECOMPUTED.get(target, "")
         return f"recompute of some operators{lacks}" if config.recomputed_operators else f"{config.recompute} recompute"
+    if config.offload_fraction < 1 and (target, config.zero, config.offload) != ("deepspeed", 3, "optimizer"):
+        return f"offload of a part of {config.offload}"
     return "" if config.offload in offload else f"offload of {config.offload}"
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from costmodel.errors import InvalidInput
 from costmodel.files import Node, read_toml
 from costmodel.model.graph import OperatorGraph
-from costmodel.stages.config import StageConfig
+from costmodel.stages.config import CONFIG, StageConfig
 from planner.graph.atoms import Apart
 
 WILD = frozenset("*?[")
@@ -244,7 +244,7 @@ def _config(node: Node, num_ranks: int) -> StageConfig:
     for name in ("tensor", "context"):
         value = given.get(name, 1)
         inside *= value if isinstance(value, int) and value > 0 else 1
-    config = StageConfig.from_node(Node({"data": max(1, num_ranks // inside), **given}, node.pointer, node.file))
+    config = CONFIG.read(Node({"data": max(1, num_ranks // inside), **given}, node.pointer, node.file))
     size = config.num_ranks
     if size != num_ranks:
         node.fail(f"the stage has {num_ranks} ranks, and data x tensor x context are {size}; make the two equal")

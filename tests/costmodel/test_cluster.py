@@ -8,7 +8,7 @@ import pytest
 from costmodel.errors import InvalidInput
 from costmodel.files import Node
 from costmodel.machines import catalogue
-from costmodel.machines.cluster import Cluster, cluster_from_node, read_cluster
+from costmodel.machines.cluster import CLUSTER, Cluster, read_cluster
 from costmodel.machines.cluster_parts import GIB, DeviceType, Host, LinkGroup
 from costmodel.machines.links import LinkClass, Links, SizeRange
 
@@ -86,7 +86,7 @@ def test_the_catalogue_fills_what_is_not_given_and_any_key_overrides_it(tmp_path
 @pytest.mark.parametrize("text", [MIXED, SHARED, NVL72, MIXED + "[[rank]]\nindex = 3\nspeed = 0.9\n"])
 def test_a_cluster_inside_a_plan_reads_back_as_it_was(text: str, tmp_path: Path) -> None:
     cluster = read(text, tmp_path)
-    assert cluster_from_node(Node(json.loads(json.dumps(cluster.to_json())), "/cluster", "plan.json")) == cluster
+    assert CLUSTER.read(Node(json.loads(json.dumps(CLUSTER.write(cluster))), "/cluster", "plan.json")) == cluster
 
 
 def test_devices_of_one_host_divide_what_they_share(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from costmodel.errors import InvalidInput
-from costmodel.stages.costs import read_costs
+from costmodel.stages.costs_file import read_costs
 
 
 def costs_file(folder: Path, **first_stage: object) -> Path:

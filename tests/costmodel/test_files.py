@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from costmodel.documents import document
 from costmodel.errors import InvalidInput, UsageError
-from costmodel.files import Node, document, read_json, read_toml, write_json, write_text
+from costmodel.files import Node, read_json, read_toml, write_json, write_text
 from tests.properties.killed_writes import kill_failures
 
 NUM_KILLS = 50

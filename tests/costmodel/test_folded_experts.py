@@ -8,7 +8,7 @@ from costmodel.errors import InvalidInput, UsageError
 from costmodel.files import Node
 from costmodel.machines.collectives import all_to_all_ns
 from costmodel.model.work import Work
-from costmodel.stages.config import StageConfig
+from costmodel.stages.config import CONFIG, StageConfig
 from costmodel.stages.strategies import StrategyModel, TrainingJob
 from costmodel.stages.strategies.division import Degrees, divided_work
 from costmodel.stages.strategies.groups import GroupFinder
@@ -90,15 +90,15 @@ def test_whole_experts_send_tokens_over_the_links_that_their_ranks_span_and_sum_
 def test_the_tensor_degree_is_experts_own_where_nothing_is_said() -> None:
     assert StageConfig(tensor=4, expert_tensor=4) == StageConfig(tensor=4)
     for config in (StageConfig(tensor=4), StageConfig(4, 2, 2, expert=8, expert_tensor=1)):
-        assert StageConfig.from_node(Node(config.to_json(), "", "f")) == config
-    assert "expert_tensor" not in StageConfig(tensor=4).to_json()
+        assert CONFIG.read(Node(CONFIG.write(config), "", "f")) == config
+    assert "expert_tensor" not in CONFIG.write(StageConfig(tensor=4))
 
 
 def test_what_no_ranks_divide_is_refused_with_the_way_out() -> None:
     with pytest.raises(InvalidInput, match=r"config.expert_tensor is 3; allowed are divisors of the stage's ranks"):
         StageConfig(data=4, tensor=2, expert_tensor=3)
     with pytest.raises(InvalidInput, match="expert_tensor is 0; a degree is at least 1"):
-        StageConfig.from_node(Node({"tensor": 2, "expert_tensor": 0}, "", "f"))
+        CONFIG.read(Node({"tensor": 2, "expert_tensor": 0}, "", "f"))
     with pytest.raises(UsageError, match="choose a divisor of 8"):
         Degrees.of(StageConfig(4, 2, 2, expert=3, expert_tensor=1), False)
     with pytest.raises(UsageError, match="take their parts of the sequence: give --sequence-parallel"):

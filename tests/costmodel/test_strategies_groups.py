@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from costmodel.errors import InvalidInput
 from costmodel.files import Node
 from costmodel.machines.collectives import all_gather_ns, all_reduce_ns, reduce_scatter_ns
-from costmodel.stages.config import StageConfig
+from costmodel.stages.config import CONFIG, StageConfig
 from costmodel.stages.costs import StageCost, largest
 from costmodel.stages.strategies import StrategyModel, TrainingJob
 from tests.support.gpt_graph import cluster, gpt
@@ -59,7 +59,7 @@ def test_a_configuration_is_what_it_was_after_json(zero: int, data: int, shard_g
         assert data % shard_group or shard_group * context == 1
         return
     assert config.shard_group in (0, shard_group)
-    assert StageConfig.from_node(Node(config.to_json(), "", "f")) == config
+    assert CONFIG.read(Node(CONFIG.write(config), "", "f")) == config
     assert config.num_sharers == context * (shard_group if zero else data)
 
 
@@ -75,4 +75,4 @@ def test_a_configuration_is_what_it_was_after_json(zero: int, data: int, shard_g
 )
 def test_what_no_group_is_is_refused_by_name(given: dict[str, object], said: str) -> None:
     with pytest.raises(InvalidInput, match=said):
-        StageConfig.from_node(Node(given, "/stages/0/config", "plan.json"))
+        CONFIG.read(Node(given, "/stages/0/config", "plan.json"))

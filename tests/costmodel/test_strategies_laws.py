@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from costmodel.machines.cluster import Cluster
 from costmodel.machines.cluster_parts import DeviceType, Host, LinkGroup
 from costmodel.model.profile import Profile
-from costmodel.stages.config import StageConfig
+from costmodel.stages.config import CONFIG, StageConfig
 from costmodel.stages.costs import PER_ACTION, StageCost
 from costmodel.stages.strategies import MemoryTerms, StrategyModel, TrainingJob
 from costmodel.stages.strategies.groups import GroupFinder
@@ -86,7 +86,7 @@ def test_more_devices_never_raise_a_ranks_sharded_states(place, config, training
     profile, operators = place
     model = StrategyModel(profile, MACHINES, 1, training)
     for name in ("data", "tensor"):
-        wider = StageConfig(**{**config.to_json(), name: 2 * getattr(config, name)})
+        wider = StageConfig(**{**CONFIG.write(config), name: 2 * getattr(config, name)})
         if wider.tensor > 4 or len(ranks_of(wider)) > MACHINES.num_devices:
             continue
         before, after = (model.terms(operators, c, ranks_of(c), 1, 1) for c in (config, wider))
@@ -106,7 +106,7 @@ def test_full_recompute_never_raises_activation_memory(place, config, training, 
     model = StrategyModel(profile, MACHINES, size, training)
     kept = {}
     for recompute in ("none", "selective", "full"):
-        asked = StageConfig(**{**config.to_json(), "recompute": recompute})
+        asked = StageConfig(**{**CONFIG.write(config), "recompute": recompute})
         kept[recompute] = model.stage(operators, asked, ranks_of(asked)).activation_bytes
     assert kept["full"] <= kept["none"]
     assert kept["selective"] <= kept["none"]

@@ -2,6 +2,7 @@
 
 import pytest
 
+from costmodel.errors import InvalidInput
 from costmodel.model.work import Work
 from costmodel.stages.config import StageConfig
 from costmodel.stages.strategies import StrategyModel, TrainingJob
@@ -53,6 +54,21 @@ def test_offload_of_parameters_leaves_no_state_on_the_device():
         "master_weights": 0,
         "host": PARAMETERS * 16 // 64,
     }
+
+
+@pytest.mark.parametrize("offload", ["optimizer", "parameters"])
+def test_a_part_of_what_offload_names_moves_and_the_rest_stays(offload: str) -> None:
+    none, whole = states(3), states(3, offload=offload)
+    for fraction in (0.0, 0.25, 1.0):
+        found = states(3, offload=offload, offload_fraction=fraction)
+        assert sum(found.values()) == sum(none.values()), "nothing is lost"
+        assert found == {
+            name: pytest.approx((1 - fraction) * none[name] + fraction * whole[name], abs=4) for name in none
+        }
+    with pytest.raises(InvalidInput, match="a part from 0 to 1"):
+        StageConfig(offload=offload, offload_fraction=1.5)
+    with pytest.raises(InvalidInput, match="with offload 'none'"):
+        StageConfig(offload_fraction=0.5)
 
 
 def test_gradients_lie_twice_and_as_their_sum_when_the_backward_of_a_stage_without_blocks_ends():

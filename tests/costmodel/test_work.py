@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from costmodel.codec import record
 from costmodel.errors import InvalidInput
 from costmodel.model.graph import OperatorGraph
 from costmodel.model.profile import read_profile, write_profile
@@ -23,7 +24,7 @@ def test_work_of_an_operator_survives_the_profile_file(tmp_path: Path) -> None:
 
 
 def test_the_json_form_holds_only_what_differs_from_the_defaults() -> None:
-    assert Work("norm", "sequence", 16, outer=8).to_json() == {
+    assert record(Work).write(Work("norm", "sequence", 16, outer=8)) == {
         "kind": "norm",
         "split": "sequence",
         "tokens": 16,

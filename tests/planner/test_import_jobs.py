@@ -206,7 +206,27 @@ def told(tmp_path, trainer, text, profile="llama"):
 
 
 DS = '"train_micro_batch_size_per_gpu": 1'
+PART = '"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu", "ratio": 0.4}}'
 BRIDGE = "train.micro_batch_size=1"
+
+
+@pytest.mark.parametrize(
+    ("trainer", "text"),
+    [
+        ("deepspeed", f"{{{DS}, {PART}}}"),
+        ("megatron", "--micro-batch-size 1 --use-distributed-optimizer --optimizer-cpu-offload "
+         "--optimizer-offload-fraction 0.4"),
+    ],
+)  # fmt: skip
+def test_a_part_of_the_optimizer_on_the_host_is_read_and_priced(tmp_path, trainer, text):
+    half, whole = (told(tmp_path, trainer, each)[0] for each in (text, text.replace("0.4", "1.0")))
+    assert half.stages[0].config.offload_fraction == 0.4
+    assert half.prediction.step_time_ns < whole.prediction.step_time_ns
+    assert max(half.prediction.peak_memory_bytes) > max(whole.prediction.peak_memory_bytes)
+    if trainer == "deepspeed":
+        written = json.loads(export(half, "deepspeed")["ds_config.json"])
+        assert written["zero_optimization"]["offload_optimizer"] == {"device": "cpu", "ratio": 0.4}
+    assert (trainer in half.runs_on) == (trainer == "deepspeed")
 
 
 @pytest.mark.parametrize(

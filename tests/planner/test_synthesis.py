@@ -5,7 +5,8 @@ import sys
 
 import pytest
 
-from costmodel.stages.costs import Costs, EdgeCost, StageCost, read_costs
+from costmodel.stages.costs import Costs, EdgeCost, StageCost
+from costmodel.stages.costs_file import read_costs
 from planner.checker import check_plan
 from planner.commands import main
 from planner.synthesis.polish import polished

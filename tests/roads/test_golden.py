@@ -8,11 +8,12 @@ import pytest
 
 from costmodel.errors import InvalidInput
 from costmodel.files import Node, read_json
-from costmodel.machines.cluster import cluster_from_node, read_cluster
+from costmodel.machines.cluster import CLUSTER, read_cluster
 from costmodel.machines.links import read_links, write_links
 from costmodel.model.origin import ROOFLINE, Origin
 from costmodel.model.profile import read_profile, write_profile
-from costmodel.stages.costs import EdgeCost, read_costs
+from costmodel.stages.costs import EdgeCost
+from costmodel.stages.costs_file import read_costs
 from planner.checker import check_plan
 from planner.plan import read_plan, write_plan
 from planner.plan.book import read_book, write_book
@@ -143,7 +144,7 @@ def test_a_cluster_in_a_plan_is_the_cluster_of_the_file() -> None:
     assert (cluster.device_of(0).memory_bytes, cluster.hosts[0].memory_bytes) == (80 * 2**30, 1024 * 2**30)
     assert (cluster.speed_of(3), cluster.speed_of(4)) == (0.9, 1.0)
     assert [cluster.link_between(0, rank).name for rank in (3, 4)] == ["nvlink", "network"]
-    inline = cluster_from_node(Node(json.loads(json.dumps(cluster.to_json())), "", "plan"))
+    inline = CLUSTER.read(Node(json.loads(json.dumps(CLUSTER.write(cluster))), "", "plan"))
     assert inline == cluster
 
 

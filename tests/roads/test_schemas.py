@@ -9,6 +9,7 @@ from random import Random
 import pytest
 
 from costmodel.errors import InvalidInput
+from tests.support.published_schemas import published
 from tests.support.repository import GOLDEN
 from tests.support.schema_corpus import KINDS, READERS, broken, changed, golden, schema, validator
 
@@ -72,7 +73,8 @@ def complaint(kind: str, document: object, folder: Path) -> str:
     return ""
 
 
-VERSIONS = {"plan": 3, "profile": 2}
+def test_the_published_schemas_are_what_the_types_print() -> None:
+    assert {path: path.read_text() for path in published()} == published()
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -1,6 +1,7 @@
 """Lower bounds against optima that a solver proved: never above them, and how far below."""
 
-from costmodel.stages.costs import Costs, StageCost, read_costs
+from costmodel.stages.costs import Costs, StageCost
+from costmodel.stages.costs_file import read_costs
 from simulator.bounds import lower_bound_ns
 from simulator.schedule import chain_edges, stage_graph
 from tests.support.published_data import folder, rows

@@ -9,8 +9,8 @@ from random import Random
 import pytest
 
 from costmodel.errors import InvalidInput
-from costmodel.stages.costs import Costs, PairCost, StageCost, read_costs
-from costmodel.stages.costs_file import write_costs
+from costmodel.stages.costs import Costs, PairCost, StageCost
+from costmodel.stages.costs_file import read_costs, write_costs
 from planner.commands import main
 from simulator.actions import Action, Kind, parse_action
 from simulator.bounds import bound_of

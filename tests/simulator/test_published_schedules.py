@@ -2,7 +2,8 @@
 
 import pytest
 
-from costmodel.stages.costs import Costs, EdgeCost, StageCost, read_costs
+from costmodel.stages.costs import Costs, EdgeCost, StageCost
+from costmodel.stages.costs_file import read_costs
 from simulator.engine import Structure
 from simulator.schedules import build_schedule
 from simulator.uniform import share_bytes, uniform_costs

@@ -14,7 +14,7 @@ from costmodel.files import read_toml
 from costmodel.machines.cluster import read_cluster
 from costmodel.machines.links import read_links
 from costmodel.model.profile import read_profile
-from costmodel.stages.costs import read_costs
+from costmodel.stages.costs_file import read_costs
 from executor.state.checkpoint_index import read_index_file
 from planner.plan import read_plan
 from planner.plan.book import read_book

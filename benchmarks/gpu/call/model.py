@@ -16,7 +16,7 @@ from benchmarks.gpu.call.errand import Answer, Errand
 from benchmarks.gpu.call.kernels import kernels
 from benchmarks.gpu.call.measuring import setting_for
 from benchmarks.gpu.setting import SUBJECTS, Row, Setting, Subject, percent
-from costmodel.profiling import run
+from costmodel.profiling import run, session
 from costmodel.profiling.device import describe_settings
 
 
@@ -35,7 +35,7 @@ def ask_model(errand: Errand) -> None:
 def _profile(errand: Errand, setting: Setting, subject: Subject) -> Row:
     """Profile: captured beside others, measured alone."""
     measured_alone = partial(_on_its_turn, errand)
-    run._Session.profile = measured_alone(run._Session.profile)  # type: ignore[method-assign]
+    session.Session.profile = measured_alone(session.Session.profile)  # type: ignore[method-assign]
     run.profile_in_blocks = measured_alone(run.profile_in_blocks)  # type: ignore[attr-defined]
     run.load_model = partial(_drawn_on, errand.device, run.load_model)  # type: ignore[attr-defined]
     start = time.perf_counter()

@@ -15,8 +15,9 @@ from costmodel.model.profile import Profile
 from costmodel.model.work import Work
 from costmodel.stages.config import StageConfig
 from costmodel.stages.measured_operators import MeasuredOperators
-from costmodel.stages.strategies.assembly import Build, VectorCache
+from costmodel.stages.strategies.assembly import VectorCache
 from costmodel.stages.strategies.blocks import block_spans
+from costmodel.stages.strategies.build import Build
 from costmodel.stages.strategies.division import Degrees, why_whole
 from costmodel.stages.strategies.efficiency import Efficiency
 from costmodel.stages.strategies.gradients import Copies, Overlap

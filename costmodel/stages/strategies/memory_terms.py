@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from costmodel.errors import UsageError
 from costmodel.stages.config import StageConfig
 from costmodel.stages.strategies import host
-from costmodel.stages.strategies.assembly import Build
+from costmodel.stages.strategies.build import Build
 from costmodel.stages.strategies.division import ceil, is_expert
 from costmodel.stages.strategies.gradients import Copies
 from costmodel.stages.strategies.memory import (
@@ -153,6 +153,7 @@ class MemoryModel:
                 self.build.training,
                 config.zero,
                 config.offload,
+                config.offload_fraction,
             )
             for each in copies
         )
@@ -290,7 +291,8 @@ def _kept(kept_bytes: int, routed_bytes: int) -> Amount:
 
 def moved_bytes(sharding: StageSharding, kept_bytes: int) -> int:
     """Return what of one micro-batch's kept bytes lives on the host."""
-    return kept_bytes if sharding.config.offload == "activations" else 0
+    config = sharding.config
+    return int(config.offload_fraction * kept_bytes) if config.offload == "activations" else 0
 
 
 def check_host(build: Build, sharding: StageSharding, memory: MemoryTerms) -> None:

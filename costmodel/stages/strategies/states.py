@@ -100,7 +100,7 @@ def parameter_bytes(parameter: Parameter, training: TrainingJob) -> int:
     return training.width(0) * prod(parameter.shape) if training.precision else parameter.size_bytes
 
 
-def states_of(amounts: Amounts, training: TrainingJob, zero: int, offload: str) -> States:
+def states_of(amounts: Amounts, training: TrainingJob, zero: int, offload: str, fraction: float = 1.0) -> States:
     """Shard one kind of weights.
 
     Parameters
@@ -109,6 +109,8 @@ def states_of(amounts: Amounts, training: TrainingJob, zero: int, offload: str) 
         0 to 3.
     offload : str
         ``optimizer`` moves gradients, states and master weights to the host, ``parameters`` the parameters too.
+    fraction : float
+        The part of them that is moved.
     """
     if not amounts.weights:
         return States(0, 0, 0, 0)
@@ -121,11 +123,10 @@ def states_of(amounts: Amounts, training: TrainingJob, zero: int, offload: str) 
     summed = amounts.trainable // width * training.gradient_width(0) if training.mixed else amounts.trainable
     sizes = (amounts.weights, summed, optimizer, master)
     parameters, gradients, optimizer, master = (ceil(size, n) for size, n in zip(sizes, shares, strict=True))
-    if offload == "optimizer":
-        return States(parameters, 0, 0, 0, gradients + optimizer + master)
-    if offload == "parameters":
-        return States(0, 0, 0, 0, parameters + gradients + optimizer + master)
-    return States(parameters, gradients, optimizer, master)
+    held = parameters, gradients, optimizer, master
+    named = held if offload == "parameters" else (0, *held[1:]) if offload == "optimizer" else (0, 0, 0, 0)
+    moved = [int(fraction * size) for size in named]
+    return States(*(size - gone for size, gone in zip(held, moved, strict=True)), sum(moved))
 
 
 def both(dense: States, experts: States) -> States:

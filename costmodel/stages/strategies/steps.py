@@ -12,7 +12,7 @@ from costmodel.machines.catalogue import device as catalogue_device
 from costmodel.machines.catalogue import kept_in
 from costmodel.roofline import optimizer_step_ns
 from costmodel.stages.strategies import host
-from costmodel.stages.strategies.assembly import Build
+from costmodel.stages.strategies.build import Build
 from costmodel.stages.strategies.division import ceil
 from costmodel.stages.strategies.gradients import Collectives, Copies, Overlap
 from costmodel.stages.strategies.memory import MemoryTerms
@@ -61,9 +61,10 @@ class StepTimes:
         if offload == "activations":
             there = back = memory.host // memory.in_flight
         else:
+            part = sharding.config.offload_fraction
             gradients = sum(copies.trainable // (len(copies.ranks) if zero > 0 else 1) for copies in sharding.copies)
-            there = sum(copies.weights // len(copies.ranks) for copies in sharding.copies) * (offload == "parameters")
-            back = there + gradients
+            weights = sum(copies.weights // len(copies.ranks) for copies in sharding.copies) * (offload == "parameters")
+            there, back = int(part * weights), int(part * (weights + gradients))
         forward_copy, backward_copy = (
             host.transfer_ns(self.build.cluster, sharding.rank, size) if size else 0 for size in (there, back)
         )
@@ -97,14 +98,17 @@ class StepTimes:
         return ceil(size_bytes, self.build.training.bucket_of(num_ranks)) if overlap.enabled else 1
 
     def _update_ns(self, sharding: StageSharding, memory: MemoryTerms) -> int:
-        """Return the step itself, on the device or on the host."""
-        shard = sum(c.trainable // (len(c.ranks) if sharding.config.zero else 1) for c in sharding.copies)
-        if sharding.config.offload not in ("optimizer", "parameters"):
-            return self.on_device_ns(shard, self.build.cluster.device_of(sharding.rank).catalogue)
-        step = host.step_ns(self.build.cluster, sharding.rank, memory.host)
+        """Return the step itself: of what is on the device, then of what is on the host."""
+        config, cluster, rank = sharding.config, self.build.cluster, sharding.rank
+        shard = sum(c.trainable // (len(c.ranks) if config.zero else 1) for c in sharding.copies)
+        moved = int(config.offload_fraction * shard) if config.offload in ("optimizer", "parameters") else 0
+        stays = shard - moved
+        step = self.on_device_ns(stays, cluster.device_of(rank).catalogue) if stays or not moved else 0
+        if not moved:
+            return step
         # parameters that live on the host go up when they are used
-        copied = shard if sharding.config.offload == "optimizer" else 0
-        return step + host.transfer_ns(self.build.cluster, sharding.rank, copied)
+        copied = moved if config.offload == "optimizer" else 0
+        return step + host.step_ns(cluster, rank, memory.host) + host.transfer_ns(cluster, rank, copied)
 
     def least_microbatch_ns(
         self, copies: Sequence[Copies], trained: Sequence[Copies], zero: int, work: tuple[int, int], num_places: int

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from costmodel.machines.cluster import Cluster
 from costmodel.model.launches import Times
-from costmodel.stages.strategies.assembly import Build
+from costmodel.stages.strategies.build import Build
 from costmodel.stages.strategies.groups import Ranks, StageGroups
 from costmodel.stages.strategies.kinds import term_of
 from costmodel.stages.strategies.stage_sharding import StageSharding

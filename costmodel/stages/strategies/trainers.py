@@ -4,12 +4,15 @@ Leaves out which plans a trainer takes (`planner.question.targets`) and what its
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import Annotated
 
+from costmodel.codec import Json, record
+from costmodel.documents import document
 from costmodel.errors import UsageError
-from costmodel.files import Node, document, read_toml
+from costmodel.files import Node, read_toml
 from costmodel.roofline.narrow import RECIPES
 
 MEGATRON = "megatron"
@@ -26,14 +29,14 @@ class TrainerHabits:
     """What a trainer does where nobody says otherwise; `trainers.toml` explains each."""
 
     flash: bool
-    attention: str
+    attention: Annotated[str, Json(allowed=KERNELS)]
     graphs: bool
     overlap: bool
     overlap_gathers: bool
     overlap_tensor: bool
     overlap_experts: bool
     fused: bool
-    selective: str
+    selective: Annotated[str, Json(allowed=SELECTIVE)]
     summed_in_place: bool
     bucket_mib: int
     loss_bytes: int
@@ -41,7 +44,7 @@ class TrainerHabits:
     gradient_bytes: int
     main_weight_bytes: int
     experts_together: int
-    fp8_recipe: str
+    fp8_recipe: Annotated[str, Json(allowed=tuple(RECIPES))]
     bucket_rank_bytes: int
     stand_ins: bool
     gradient_copy_bytes: int
@@ -94,38 +97,12 @@ def habits_of(trainer: str) -> TrainerHabits:
 
 @cache
 def trainers() -> Mapping[str, TrainerHabits]:
-    """Return the table."""
-    members = document(read_toml(FILE), "penstock-trainers", 1, ("trainer",))
-    rows = members["trainer"].entries()
-    return {name: _habits(node, rows) for name, node in rows.items()}
-
-
-def _habits(node: Node, rows: Mapping[str, Node]) -> TrainerHabits:
-    """Return the habits of a row; what one that is `like` another leaves out is as there."""
-    names = tuple(field.name for field in fields(TrainerHabits))
-    members = node.members(("source",), ("like", *names))
-    if "like" in members:
-        members = {**rows[members["like"].text(tuple(rows))].members(("source", *names)), **members}
-    else:
-        node.members(("source", *names))
-    values: dict[str, object] = {name: members[name].flag() for name in FLAGS}
-    values |= {name: members[name].integer() for name in SIZES}
-    calls = tuple((kind, count.number()) for kind, count in members["calls"].entries().items())
-    return TrainerHabits(
-        **values,  # type: ignore[arg-type]
-        attention=members["attention"].text(KERNELS),
-        selective=members["selective"].text(SELECTIVE),
-        fp8_recipe=members["fp8_recipe"].text(RECIPES),
-        bucket_rank_bytes=members["bucket_rank_bytes"].integer(),
-        divided_loss_bytes=members["divided_loss_bytes"].integer(),
-        stand_ins=members["stand_ins"].flag(),
-        gradient_copy_bytes=members["gradient_copy_bytes"].integer(),
-        by_block=members["by_block"].flag(),
-        outputs_kept=members["outputs_kept"].flag(),
-        by_owner=members["by_owner"].flag(),
-        fp8_inputs=members["fp8_inputs"].flag(),
-        fp8_copy_bytes=members["fp8_copy_bytes"].integer(),
-        reserved_percent=members["reserved_percent"].integer(),
-        calls_backward=members["calls_backward"].number(),
-        calls=calls,
-    )
+    """Return the table; what a row that is `like` another leaves out is as there."""
+    rows = document(read_toml(FILE), "penstock-trainers", 1, ("trainer",))["trainer"].entries()
+    given = {name: {key: each.value for key, each in row.entries().items()} for name, row in rows.items()}
+    found = {}
+    for name, row in rows.items():
+        like = row.child("like").text(tuple(rows)) if "like" in given[name] else name
+        value = {key: each for key, each in {**given[like], **given[name]}.items() if key not in ("like", "source")}
+        found[name] = record(TrainerHabits).read(Node(value, row.pointer, row.file))
+    return found

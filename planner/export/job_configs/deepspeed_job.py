@@ -44,14 +44,16 @@ def deepspeed_job(facts: Facts, graph: OperatorGraph, given_world: int) -> Today
         facts.fail("zero", "ZeRO has the stages 0 to 3")
     if zero > 1 and places > 1:
         facts.fail("zero", "DeepSpeed's pipelines run under ZeRO-0 and 1 alone; take it down to 1, or pipeline.stages")
+    offload = _offload(facts, zero)
     config = StageConfig(
         data=data,
         tensor=tensor,
         context=context,
         zero=zero if data * context > 1 else 0,
         recompute="full" if _interval(facts, places) else "none",
-        offload=_offload(facts, zero),
+        offload=offload,
         shard_group=_shard_group(facts, data, zero),
+        offload_fraction=facts.part("offload_fraction") if offload == "optimizer" and zero == 3 else 1.0,
     )
     return TodaysJob(
         "deepspeed",

@@ -74,6 +74,13 @@ class Facts:
             _fail(entry, "a number from 0 is needed")
         return found
 
+    def part(self, fact: str) -> float:
+        """Return a part from 0 to 1; the whole where nothing is said."""
+        found = self.number(fact, 1.0)
+        if found > 1:
+            self.fail(fact, "a part from 0 to 1 is needed")
+        return found
+
     def flag(self, fact: str, default: bool = False) -> bool:
         """Return true or false."""
         entry = self.entry(fact)

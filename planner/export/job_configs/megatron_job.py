@@ -45,6 +45,7 @@ def megatron_job(facts: Facts, graph: OperatorGraph, given_world: int, unsaid: s
     size = facts.count("microbatch_size", 1, 1)
     batch = facts.count("global_batch", size * data, 1)
     check_reach(places * tensor * context * data, batch, size)
+    offload = "optimizer" if facts.flag("offload_optimizer") else "none"
     config = StageConfig(
         data=data,
         tensor=tensor,
@@ -54,8 +55,9 @@ def megatron_job(facts: Facts, graph: OperatorGraph, given_world: int, unsaid: s
         expert_tensor=facts.count("expert_tensor", tensor, 1),
         zero=_zero(facts) if data * context > 1 else 0,
         recompute=_recompute(facts),
-        offload="optimizer" if facts.flag("offload_optimizer") else "none",
+        offload=offload,
         shard_group=_shard_group(facts, data),
+        offload_fraction=facts.part("offload_fraction") if offload != "none" else 1.0,
     )
     rows = _rows(facts, graph, places)
     if batch % (size * data):

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from costmodel.codec import to_json
 from planner.plan.fitting import fitting_of
 from planner.plan.replay import depth
 from planner.report.comparison.compared import ASSUMED, ComparedPlan
@@ -107,7 +108,7 @@ class Comparison:
             "gap": search.gap,
             "scope": search.scope,
             "status": search.status,
-            "assumptions": plan.assumptions.to_json(),
+            "assumptions": to_json(plan.assumptions),
             "standing": standings(plan),
             "differs_in": self.differing(compared),
             "measured": compared.measurement.to_json() if compared.measurement else None,

@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from functools import cached_property
 
+from costmodel.codec import to_json
 from costmodel.errors import DoesNotMatch
-from costmodel.stages.costs import stage_to_json
+from costmodel.machines.cluster import CLUSTER
+from costmodel.stages.costs import STAGE_COST
 from planner.plan import Plan
 from planner.plan.rung import rung
 from planner.report.comparison.machines import Pairs, flat, unlike
@@ -49,12 +51,12 @@ class PlanDifference:
     @cached_property
     def assumptions(self) -> Pairs:
         """Assumptions that differ."""
-        return unlike(self.old.assumptions.to_json(), self.new.assumptions.to_json())
+        return unlike(*(to_json(plan.assumptions) for plan in (self.old, self.new)))
 
     @cached_property
     def cluster(self) -> Pairs:
         """What differs between the machines, by keys of the cluster file."""
-        return unlike(*(dict(flat(plan.cluster.to_json())) for plan in (self.old, self.new)))
+        return unlike(*(dict(flat(CLUSTER.write(plan.cluster))) for plan in (self.old, self.new)))
 
     @cached_property
     def prices(self) -> Pairs:
@@ -146,7 +148,7 @@ def _figures(plan: Plan) -> dict[str, object]:
 
 def _prices(plan: Plan) -> dict[str, object]:
     return {
-        "stage": [{"index": i, **stage_to_json(stage.cost)} for i, stage in enumerate(plan.stages)],
+        "stage": [{"index": i, **STAGE_COST.write(stage.cost)} for i, stage in enumerate(plan.stages)],
         "edge": [
             {"name": f"{e.source}-{e.target}", "bytes": e.size_bytes, "p2p_ns": e.p2p_ns, "gradient": e.gradient}
             for e in plan.edges

@@ -5,7 +5,7 @@ Leaves out what follows from it.
 
 from collections.abc import Iterator, Mapping
 
-from costmodel.machines.cluster import Cluster
+from costmodel.machines.cluster import CLUSTER, Cluster
 
 Pairs = Mapping[str, tuple[object, object]]
 PARTS = {"device": "devices", "link": "links", "rank": "speeds"}
@@ -38,7 +38,7 @@ def unlike_parts(old: Cluster, new: Cluster) -> list[str]:
     """
     ranks = range(min(old.num_devices, new.num_devices))
     found = ["speeds"] if any(old.speed_of(rank) != new.speed_of(rank) for rank in ranks) else []
-    before, after = (dict(flat(cluster.to_json())) for cluster in (old, new))
+    before, after = (dict(flat(CLUSTER.write(cluster))) for cluster in (old, new))
     for key in before.keys() & after.keys():
         part, *_, leaf = key.split(".")
         if part in ("device", "link") and leaf != "group" and before[key] != after[key]:

@@ -5,6 +5,7 @@ Boxes keep their size and wide graphs scroll. Leaves out times.
 
 from itertools import pairwise
 
+from costmodel.stages.config import CONFIG
 from planner.plan import Plan
 from planner.report.html.elements import Markup, tag
 from planner.report.summary.text import size
@@ -56,7 +57,7 @@ def _through(ends: list[tuple[float, float]], box: int, height: int) -> str:
 
 def _box(plan: Plan, number: int, at: tuple[float, float], width: int, height: int, *, named: bool) -> Markup:
     stage, (x, y) = plan.stages[number], at
-    config = {name: value for name, value in stage.config.to_json().items() if value not in (0, 1, False, "none")}
+    config = {name: value for name, value in CONFIG.write(stage.config).items() if value not in (0, 1, False, "none")}
     said = ", ".join(f"{name} {value}" for name, value in config.items())
     tip = [f"stage {number} on {called(stage.ranks)}", stage.name, f"{len(stage.operators)} operators", said]
     parts = [tag("rect", x=f"{x:g}", y=f"{y:g}", width=width, height=height, rx=5)]

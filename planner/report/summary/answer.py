@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from costmodel.codec import to_json
 from planner.plan import Plan
 from planner.plan.file import stages_to_json
 from planner.plan.fitting import DOES_NOT_FIT, FITS, MAY_NOT_FIT, fitting_of
@@ -125,8 +126,8 @@ class PlanAnswer:
             "model_lower_bound_ns": search.model_lower_bound_ns,
             "model_gap": search.model_gap,
             "strategy": rung(plan),
-            "rungs": [each.to_json() for each in plan.rungs],
-            "assumptions": plan.assumptions.to_json(),
+            "rungs": list(map(to_json, plan.rungs)),
+            "assumptions": to_json(plan.assumptions),
             "standing": standings(plan),
             "devices_used": self.devices_used,
             "choice": plan.extra.get("choice", ""),
@@ -153,7 +154,7 @@ class PlanAnswer:
         """Return the ladder: one row a rung, strategies its index, times in ns and sizes in bytes."""
         from pandas import DataFrame
 
-        return DataFrame([each.to_json() for each in self.plan.rungs]).set_index("strategy")
+        return DataFrame(map(to_json, self.plan.rungs)).set_index("strategy")
 
     def draw(self, ax: "Axes") -> "Axes":
         """Draw the plan's timeline."""

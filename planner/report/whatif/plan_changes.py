@@ -13,7 +13,7 @@ from functools import cached_property
 
 from costmodel.errors import InvalidInput, PenstockError, UsageError
 from costmodel.machines.changed_cluster import BANDWIDTH, capped_by_pairs, ranks_of, with_link, with_memory, with_speed
-from costmodel.machines.cluster import Cluster
+from costmodel.machines.cluster import CLUSTER, Cluster
 from costmodel.model.profile import Profile
 from costmodel.model.whole_model import SplitRatios
 from planner.candidate.from_plan_file import priced_again
@@ -119,7 +119,7 @@ class PlanChanges:
 
     def _prices(self, cluster: Cluster, count: int) -> Changed:
         """Return the plan with the prices of F and whole B on a cluster."""
-        key = json.dumps([count, cluster.to_json()])
+        key = json.dumps([count, CLUSTER.write(cluster)])
         if key not in self._priced:
             size = self.plan.batch.microbatch_size
             if self.profiles:

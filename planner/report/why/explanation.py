@@ -9,7 +9,8 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 from functools import cached_property
 
-from costmodel.stages.costs import largest, stage_to_json
+from costmodel.stages.config import CONFIG
+from costmodel.stages.costs import STAGE_COST, largest
 from planner.plan import Plan, PlanEdge
 from planner.plan.replay import plan_schedule, replay
 from planner.report.why.binding import Binding, binding
@@ -94,9 +95,9 @@ class Explanation:
             "last": stage.operators[-1],
             "operators": len(stage.operators),
             "ranks": list(stage.ranks),
-            "config": stage.config.to_json(),
+            "config": CONFIG.write(stage.config),
             "microbatch_multiple": stage.microbatch_multiple,
-            **{key: value for key, value in stage_to_json(stage.cost).items() if key.endswith("_ns")},
+            **{key: value for key, value in STAGE_COST.write(stage.cost).items() if key.endswith("_ns")},
             "critical_path_ns": self.on_path_ns(index),
             "memory": {
                 **dict(stage.cost.memory_terms),

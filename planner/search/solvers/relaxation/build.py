@@ -37,7 +37,7 @@ def cut_data(cuts: FamilyPartitions, least_ns: int, binding: bool) -> CutData:
     forward, backward, trained = times_of_atoms(cuts)
     remade = cuts.family.config.recompute == "full" and cuts.evaluator.problem.training.whole_stages
     again = trained if remade else []
-    ratios = cuts.evaluator.ratios if cuts.splits_backward else SplitRatios()
+    ratios = cuts.evaluator.orders.ratios if cuts.splits_backward else SplitRatios()
     return CutData(
         num_stages=cuts.num_stages,
         num_microbatches=cuts.num_microbatches,
@@ -67,7 +67,7 @@ def cut_data(cuts: FamilyPartitions, least_ns: int, binding: bool) -> CutData:
 def added_units(cuts: FamilyPartitions) -> tuple[int, ...]:
     """Return what of each atom's B adds up gradients, in the units of `cut_data`, rounded up."""
     scale = max(1, sum(cuts.works_ns) // LARGEST_NS) * max(cuts.evaluator.problem.speeds)
-    ratio = cuts.evaluator.ratios.backward if cuts.splits_backward else 1.0
+    ratio = cuts.evaluator.orders.ratios.backward if cuts.splits_backward else 1.0
     return tuple(int(-(-ns * ratio // scale)) + 1 if ns else 0 for ns in cuts.accumulation_ns)
 
 
