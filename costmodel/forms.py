@@ -71,7 +71,9 @@ def text(allowed: Sequence[str] = (), **rules: str) -> JsonForm[str]:
     """Return the form of texts, of all or of those that are allowed; `rules` are the schema's."""
     schema: Schema = {"enum": list(allowed)} if allowed else {"type": "string", **rules}
     known = tuple(allowed) or None
-    return JsonForm(lambda node: node.text(known), schema=lambda _: schema, plain=lambda v: not known and type(v) is str)
+    return JsonForm(
+        lambda node: node.text(known), schema=lambda _: schema, plain=lambda v: not known and type(v) is str
+    )
 
 
 def nullable(inner: JsonForm[T]) -> JsonForm[T | None]:
