@@ -21,7 +21,7 @@ from costmodel.forms import (
     FLAG,
     FREE,
     Definitions,
-    Form,
+    JsonForm,
     Schema,
     T,
     listed,
@@ -54,7 +54,7 @@ class Json:
         Its description in the schema.
     rules : mapping
         What the type itself refuses, in the schema's words.
-    form : Form, optional
+    form : JsonForm, optional
         A form of its own.
     """
 
@@ -66,7 +66,7 @@ class Json:
     unsaid: bool | Callable[[Any], bool] = False
     says: str = ""
     rules: Mapping[str, Any] = field(default_factory=dict)
-    form: Form[Any] | None = None
+    form: JsonForm[Any] | None = None
 
 
 UNSAID = Json(unsaid=True)
@@ -81,7 +81,7 @@ INDEX = (Json(form=whole()), lambda _: 0, "")
 """The extra key ``index`` of what is `numbered`."""
 
 
-def form_of(annotation: Any, json: Json = Json()) -> Form[Any]:
+def form_of(annotation: Any, json: Json = Json()) -> JsonForm[Any]:
     """Return the form that a type asks for.
 
     Raises
@@ -113,11 +113,13 @@ def form_of(annotation: Any, json: Json = Json()) -> Form[Any]:
     raise TypeError(f"{annotation} has no form in JSON")
 
 
-def _list_form(inner: Any, json: Json) -> Form[Any]:
+def _list_form(inner: Any, json: Json) -> JsonForm[Any]:
     pair = typing.get_args(inner)
     if typing.get_origin(inner) is tuple and pair[0] is str:
         named = mapped(form_of(pair[1], json))
-        return Form(lambda node: tuple(named.read(node).items()), lambda rows: named.write(dict(rows)), named.schema)
+        return JsonForm(
+            lambda node: tuple(named.read(node).items()), lambda rows: named.write(dict(rows)), named.schema
+        )
     return listed(form_of(inner, json))
 
 
@@ -134,7 +136,7 @@ class _Member:
 
     key: str
     name: str
-    form: Form[Any]
+    form: JsonForm[Any]
     json: Json
     needed: bool
     value: Callable[[Any], Any]
@@ -152,7 +154,7 @@ class _Member:
 Settle = Callable[[dict[str, Any], Node], None]
 
 
-class Record(Form[T]):
+class Record(JsonForm[T]):
     """The form of a dataclass: an object with a key a field; several dataclasses share one object."""
 
     def __init__(
@@ -172,7 +174,7 @@ class Record(Form[T]):
         kinds : sequence of type
             A dataclass, or several that stand in one object and are read as a tuple.
         late : sequence of str
-            Keys that stand behind the others in a file.
+            Keys that come last in a file.
         absent : sequence of str
             Fields that no file has.
         extras : Extras, optional
@@ -285,6 +287,8 @@ _RECORDS: dict[tuple[type, ...], Record[Any]] = {}
 
 def record(*kinds: type, **said: Any) -> Record[Any]:
     """Return the form of a dataclass, or of several; where one is defined it is said what annotations leave open."""
+    if kinds in _RECORDS and said:
+        raise TypeError(f"the form of {kinds} was asked for before it was said what it is")
     if kinds not in _RECORDS:
         _RECORDS[kinds] = Record(kinds, **said)
     return _RECORDS[kinds]

@@ -11,7 +11,7 @@ from typing import Any, Generic
 from costmodel.codec import Record
 from costmodel.errors import InvalidInput
 from costmodel.files import Node, brief, read_json, write_json
-from costmodel.forms import FREE, Definitions, Form, Schema, T
+from costmodel.forms import FREE, Definitions, JsonForm, Schema, T
 
 
 def document(
@@ -67,10 +67,10 @@ class Document(Generic[T]):
         write_json(path, self.format, self.version, body)
 
     @property
-    def whole(self) -> Form[T]:
+    def whole(self) -> JsonForm[T]:
         """The form of the whole file within another, whose schema is its own file's."""
         name = f"{self.format.removeprefix('penstock-')}.schema.json"
-        return Form(self.read_node, self._whole, lambda _: {"$ref": name})
+        return JsonForm(self.read_node, self._whole, lambda _: {"$ref": name})
 
     def _whole(self, value: T) -> dict[str, Any]:
         return {"format": self.format, "version": self.version, **self.form.write(value)}

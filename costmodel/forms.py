@@ -25,7 +25,7 @@ def _never(_: object) -> bool:
 
 
 @dataclass(frozen=True)
-class Form(Generic[T]):
+class JsonForm(Generic[T]):
     """How a value stands in JSON: read from a node, written, and what the schema says; `plain` ones are read as is."""
 
     read: Read[T]
@@ -34,56 +34,58 @@ class Form(Generic[T]):
     plain: Callable[[object], bool] = _never
 
 
-FLAG = Form(Node.flag, schema=lambda _: {"type": "boolean"}, plain=lambda value: isinstance(value, bool))
-ANYTHING = Form[Any](lambda node: node.value)
-FREE = Form[Mapping[str, object]](
+FLAG = JsonForm(Node.flag, schema=lambda _: {"type": "boolean"}, plain=lambda value: isinstance(value, bool))
+ANYTHING = JsonForm[Any](lambda node: node.value)
+FREE = JsonForm[Mapping[str, object]](
     lambda node: {key: member.value for key, member in node.entries().items()},
     dict,
     lambda _: {"type": "object", "description": "Free: whatever the writer wants to keep."},
 )
 
 
-def whole(least: int = 0, most: int = LARGEST_INTEGER) -> Form[int]:
+def whole(least: int = 0, most: int = LARGEST_INTEGER) -> JsonForm[int]:
     """Return the form of whole numbers between two, both included."""
-    return Form(
+    return JsonForm(
         lambda node: node.integer(least, most),
         schema=lambda _: {"type": "integer", "minimum": least, "maximum": most},
         plain=lambda value: type(value) is int and least <= value <= most,
     )
 
 
-def number(least: float = 0, most: float = LARGEST_INTEGER) -> Form[float]:
+def number(least: float = 0, most: float = LARGEST_INTEGER) -> JsonForm[float]:
     """Return the form of numbers between two, both included."""
-    return Form(
+    return JsonForm(
         lambda node: node.number(least, most),
         schema=lambda _: {"type": "number", "minimum": least, "maximum": most},
         plain=lambda value: type(value) is float and least <= value <= most,
     )
 
 
-def scaled(factor: int) -> Form[int]:
+def scaled(factor: int) -> JsonForm[int]:
     """Return the form of whole numbers that a file counts in units of `factor`, as bytes in GiB."""
     counted = number(0, LARGEST_INTEGER / factor)
-    return Form(lambda node: round(counted.read(node) * factor), lambda value: value / factor, counted.schema)
+    return JsonForm(lambda node: round(counted.read(node) * factor), lambda value: value / factor, counted.schema)
 
 
-def text(allowed: Sequence[str] = (), **rules: str) -> Form[str]:
+def text(allowed: Sequence[str] = (), **rules: str) -> JsonForm[str]:
     """Return the form of texts, of all or of those that are allowed; `rules` are the schema's."""
     schema: Schema = {"enum": list(allowed)} if allowed else {"type": "string", **rules}
     known = tuple(allowed) or None
-    return Form(lambda node: node.text(known), schema=lambda _: schema, plain=lambda v: not known and type(v) is str)
+    return JsonForm(
+        lambda node: node.text(known), schema=lambda _: schema, plain=lambda v: not known and type(v) is str
+    )
 
 
-def nullable(inner: Form[T]) -> Form[T | None]:
+def nullable(inner: JsonForm[T]) -> JsonForm[T | None]:
     """Return the form of what may be null."""
-    return Form(
+    return JsonForm(
         lambda node: None if node.value is None else inner.read(node),
         lambda value: None if value is None else inner.write(value),
         lambda known: {"anyOf": [inner.schema(known), {"type": "null"}]},
     )
 
 
-def listed(inner: Form[T]) -> Form[tuple[T, ...]]:
+def listed(inner: JsonForm[T]) -> JsonForm[tuple[T, ...]]:
     """Return the form of a list."""
 
     def read(node: Node) -> tuple[T, ...]:
@@ -91,14 +93,14 @@ def listed(inner: Form[T]) -> Form[tuple[T, ...]]:
             return tuple(node.value)
         return tuple(map(inner.read, node.items()))
 
-    return Form(
+    return JsonForm(
         read,
         list if inner.write is _same else lambda values: list(map(inner.write, values)),
         lambda known: {"type": "array", "items": inner.schema(known)},
     )
 
 
-def numbered(inner: Form[T]) -> Form[tuple[T, ...]]:
+def numbered(inner: JsonForm[T]) -> JsonForm[tuple[T, ...]]:
     """Return the form of a list of objects, each of which says its `INDEX`."""
 
     def read(index: int, node: Node) -> T:
@@ -107,14 +109,14 @@ def numbered(inner: Form[T]) -> Form[tuple[T, ...]]:
             place.fail(f"the entries are listed in order of their index, {index} is next")
         return found
 
-    return Form(
+    return JsonForm(
         lambda node: tuple(read(index, each) for index, each in enumerate(node.items())),
         lambda values: [{**inner.write(value), "index": index} for index, value in enumerate(values)],
         listed(inner).schema,
     )
 
 
-def row(*forms: Form[Any], says: str) -> Form[tuple[Any, ...]]:
+def row(*forms: JsonForm[Any], says: str) -> JsonForm[tuple[Any, ...]]:
     """Return the form of a list of as many values, each with a form of its own; `says` names them."""
 
     def read(node: Node) -> tuple[Any, ...]:
@@ -126,7 +128,7 @@ def row(*forms: Form[Any], says: str) -> Form[tuple[Any, ...]]:
             node.fail(f"a list of {len(forms)} is needed here: {says}")
         return tuple(form.read(item) for form, item in zip(forms, items, strict=True))
 
-    return Form(
+    return JsonForm(
         read,
         lambda values: [form.write(value) for form, value in zip(forms, values, strict=True)],
         lambda known: {
@@ -139,7 +141,7 @@ def row(*forms: Form[Any], says: str) -> Form[tuple[Any, ...]]:
     )
 
 
-def mapped(inner: Form[T], keys: Sequence[str] = ()) -> Form[dict[str, T]]:
+def mapped(inner: JsonForm[T], keys: Sequence[str] = ()) -> JsonForm[dict[str, T]]:
     """Return the form of an object whose keys are names, any or those that are allowed."""
 
     def read(node: Node) -> dict[str, T]:
@@ -152,4 +154,4 @@ def mapped(inner: Form[T], keys: Sequence[str] = ()) -> Form[dict[str, T]]:
         body = {"properties": dict.fromkeys(keys, inner.schema(known)), "additionalProperties": False}
         return {"type": "object", **(body if keys else {"additionalProperties": inner.schema(known)})}
 
-    return Form(read, lambda values: {name: inner.write(value) for name, value in values.items()}, schema)
+    return JsonForm(read, lambda values: {name: inner.write(value) for name, value in values.items()}, schema)

@@ -14,7 +14,7 @@ from costmodel.codec import Json, Positive, record
 from costmodel.documents import Document
 from costmodel.errors import InvalidInput
 from costmodel.files import Node
-from costmodel.forms import Form, listed, row, text, whole
+from costmodel.forms import JsonForm, listed, row, text, whole
 from simulator.actions import COMPUTE, Action, action_pattern, parse_action
 
 STREAMS = ("compute", "send", "receive", "collective", "offload", "reload")
@@ -38,9 +38,9 @@ def _action(node: Node) -> Action:
     return node.build(lambda: parse_action(written))
 
 
-_ACTION = Form[Action](_action, str, text(pattern=action_pattern()).schema)
+_ACTION = JsonForm[Action](_action, str, text(pattern=action_pattern()).schema)
 _SPANS = listed(row(_ACTION, whole(), text(STREAMS), whole(), whole(), says="[action, rank, stream, start_ns, end_ns]"))
-SPANS = Form[tuple[Span, ...]](
+SPANS = JsonForm[tuple[Span, ...]](
     lambda node: tuple(Span(*each) for each in _SPANS.read(node)),
     lambda spans: [[str(s.action), s.rank, s.stream, s.start_ns, s.end_ns] for s in spans],
     _SPANS.schema,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from costmodel.codec import UNSAID, Json, Record, record
 from costmodel.documents import Document
 from costmodel.files import Node, read_toml
-from costmodel.forms import Form, listed
+from costmodel.forms import JsonForm, listed
 from costmodel.machines import catalogue
 from costmodel.machines.catalogue.device_file import SUFFIX
 from costmodel.machines.cluster_parts import NETWORK, SCALE_UP, DeviceType, Host, LinkGroup
@@ -33,12 +33,12 @@ class _Speed:
     speed: Annotated[float, Json(rules={"minimum": SLOWEST, "maximum": 1 / SLOWEST})]
 
 
-_SPEEDS: Form[tuple[_Speed, ...]] = listed(record(_Speed))
+_SPEEDS: JsonForm[tuple[_Speed, ...]] = listed(record(_Speed))
 Speeds = Annotated[
     tuple[tuple[int, float], ...],
     Json(
         "rank",
-        form=Form(
+        form=JsonForm(
             lambda node: tuple((each.index, each.speed) for each in _SPEEDS.read(node)),
             lambda speeds: [{"index": rank, "speed": speed} for rank, speed in speeds],
             _SPEEDS.schema,
@@ -218,9 +218,11 @@ _NAMED = {"required": ["catalogue"], "properties": {"catalogue": {"minLength": 1
 _RULES = {"anyOf": [{"required": ["memory_gib"]}, _NAMED]}
 _LATE = ("memory_gib", "price_per_hour")
 record(DeviceType, late=_LATE, settle=_settled, rules=_RULES)
-CLUSTER: Form[Cluster] = record(Cluster, late=("order", "links"))
+CLUSTER: JsonForm[Cluster] = record(Cluster, late=("order", "links"))
 """The cluster that is inside a plan: the keys of the TOML file."""
-_DEVICES: Form[tuple[DeviceType, ...]] = listed(Record((DeviceType,), late=_LATE, settle=_settled_beside, rules=_RULES))
+_DEVICES: JsonForm[tuple[DeviceType, ...]] = listed(
+    Record((DeviceType,), late=_LATE, settle=_settled_beside, rules=_RULES)
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +233,7 @@ class _ClusterFile:
     hosts: Annotated[tuple[Host, ...], Json("host")]
     groups: Annotated[tuple[LinkGroup, ...], Json("link")] = ()
     speeds: Speeds = ()
-    links: Annotated[str, Json(says="Name of a links file beside this one.")] = ""
+    links: Annotated[str, Json(says="Name of a links file in the same folder.")] = ""
 
 
 CLUSTER_FILE: Document[_ClusterFile] = Document("penstock-cluster", 1, record(_ClusterFile), ("extra",))

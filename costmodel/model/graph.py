@@ -57,12 +57,12 @@ class SavedStorage:
     fixed: bool = False
 
 
-def _saved(fixed: bool) -> forms.Form[tuple[SavedStorage, ...]]:
+def _saved(fixed: bool) -> forms.JsonForm[tuple[SavedStorage, ...]]:
     """Return the form of the storages that do not grow with the micro-batch, or of the others."""
     rows = forms.listed(
         forms.row(forms.whole(), forms.whole(), says="[storage id, bytes]" if fixed else "[storage id, bytes a sample]")
     )
-    return forms.Form(
+    return forms.JsonForm(
         lambda node: tuple(SavedStorage(storage, size, fixed) for storage, size in rows.read(node)),
         lambda saved: [[each.storage, each.size_bytes] for each in saved if each.fixed == fixed],
         rows.schema,

@@ -14,7 +14,7 @@ from costmodel.codec import UNSAID, Json, Positive, form_of, record
 from costmodel.documents import Document
 from costmodel.errors import InvalidInput
 from costmodel.files import Node, read_json
-from costmodel.forms import Form, listed
+from costmodel.forms import JsonForm, listed
 from costmodel.machines.links import Links
 from costmodel.model.graph import SAVED_FIXED, Operator, OperatorGraph, Parameter, Tensor, add_saved
 from costmodel.model.launches import KEYS as LAUNCHES_KEYS
@@ -131,7 +131,7 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class _Accumulated:
-    """What a profile says of a parameter beside it: its part of `whole.accumulate_ns`."""
+    """What a profile says of a parameter in addition: its part of `whole.accumulate_ns`."""
 
     accumulate_ns: Annotated[int | None, UNSAID] = None
 
@@ -142,17 +142,17 @@ class _Model:
     fingerprint: str
 
 
-_LINKS = Form[Links | None](
+_LINKS = JsonForm[Links | None](
     lambda node: record(Links).read(node) if node.entries() else None,
     lambda links: record(Links).write(links) if links else {},
     lambda known: {"anyOf": [{"type": "object", "maxProperties": 0}, record(Links).schema(known)]},
 )
 """Measured links, or an object without keys."""
 _LATE = ("work", "launches", "working_bytes")
-_OPERATOR: Form[tuple[Operator, OperatorTimes]] = record(
+_OPERATOR: JsonForm[tuple[Operator, OperatorTimes]] = record(
     Operator, OperatorTimes, late=_LATE, extras=SAVED_FIXED, settle=add_saved
 )
-_PARAMETER: Form[tuple[Parameter, _Accumulated]] = record(Parameter, _Accumulated)
+_PARAMETER: JsonForm[tuple[Parameter, _Accumulated]] = record(Parameter, _Accumulated)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from typing import Annotated
 from costmodel.codec import UNSAID, Json
 from costmodel.errors import InvalidInput
 from costmodel.files import Node
-from costmodel.forms import Form, listed, number
+from costmodel.forms import JsonForm, listed, number
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ def _split(node: Node) -> tuple[SplitRatios, ...]:
     return tuple(map(SplitRatios, forward, backward))
 
 
-SPLIT = Form[tuple[SplitRatios, ...]](
+SPLIT = JsonForm[tuple[SplitRatios, ...]](
     _split,
     lambda split: {"forward_ratio": [each.forward for each in split], "backward_ratio": [e.backward for e in split]},
     lambda known: {

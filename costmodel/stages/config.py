@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from costmodel.codec import UNSAID, Json, Positive, record
 from costmodel.errors import InvalidInput
 from costmodel.files import Node
-from costmodel.forms import Form
+from costmodel.forms import JsonForm
 
 RECOMPUTE = ("none", "selective", "full")
 BY_OPERATOR = "operators"
@@ -145,7 +145,7 @@ def _settled(values: dict[str, Any], node: Node) -> None:
         node.fail("shard_group goes with zero 1, 2 or 3: without them nothing is divided")
 
 
-CONFIG: Form[StageConfig] = record(StageConfig, late=("again",), settle=_settled)
+CONFIG: JsonForm[StageConfig] = record(StageConfig, late=("again",), settle=_settled)
 """How a stage spreads, as files and pins have it; a key left out has its default."""
 
 

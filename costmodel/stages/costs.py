@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from costmodel.codec import UNSAID, Json, record
 from costmodel.errors import InvalidInput
 from costmodel.files import Node
-from costmodel.forms import Definitions, Form, Schema, listed, whole
+from costmodel.forms import Definitions, JsonForm, Schema, listed, whole
 
 
 def _amount(node: Node) -> int | tuple[int, ...]:
@@ -25,7 +25,7 @@ def one_or_list(known: Definitions, **rules: object) -> Schema:
     return {"anyOf": [whole().schema(known), {**listed(whole()).schema(known), "minItems": 1, **rules}]}
 
 
-AMOUNT = Form[int | tuple[int, ...]](
+AMOUNT = JsonForm[int | tuple[int, ...]](
     _amount, lambda found: found if isinstance(found, int) else list(found), one_or_list
 )
 Amount = Annotated[int | tuple[int, ...], Json(form=AMOUNT)]
@@ -100,7 +100,7 @@ def settled(values: dict[str, Any], node: Node) -> None:
             place.fail(f"weight_activation_bytes is a part of activation_bytes, {at(activation, index)} at most")
 
 
-STAGE_COST: Form[StageCost] = record(StageCost, absent=("offload_ns", "joint_bytes"), settle=settled)
+STAGE_COST: JsonForm[StageCost] = record(StageCost, absent=("offload_ns", "joint_bytes"), settle=settled)
 """A stage's cost as it stands in a plan."""
 
 

@@ -11,7 +11,7 @@ from costmodel.codec import UNSAID, Json, Positive, record
 from costmodel.documents import Document
 from costmodel.errors import InvalidInput
 from costmodel.files import Node, read_json
-from costmodel.forms import Form, listed
+from costmodel.forms import JsonForm, listed
 from costmodel.stages.costs import PER_ACTION, Costs, EdgeCost, PairCost, StageCost, one_or_list, settled
 
 
@@ -22,7 +22,7 @@ def _ranks(node: Node) -> tuple[int, ...]:
     return ranks
 
 
-RANKS = Form[tuple[int, ...]](
+RANKS = JsonForm[tuple[int, ...]](
     _ranks,
     lambda ranks: ranks[0] if len(ranks) == 1 else list(ranks),
     lambda known: one_or_list(known, uniqueItems=True),
@@ -37,7 +37,7 @@ class _Place:
     microbatch_multiple: Positive = 1
 
 
-_STAGES: Form[tuple[tuple[_Place, StageCost], ...]] = listed(
+_STAGES: JsonForm[tuple[tuple[_Place, StageCost], ...]] = listed(
     record(_Place, StageCost, late=("microbatch_multiple",), absent=("memory_terms", "joint_bytes"), settle=settled)
 )
 

@@ -17,7 +17,7 @@ from costmodel.codec import NEEDED, Json, record
 from costmodel.documents import Document
 from costmodel.errors import DoesNotMatch, InvalidInput
 from costmodel.files import Node
-from costmodel.forms import Form, listed, text
+from costmodel.forms import JsonForm, listed, text
 from executor.model.tensor_file import TYPES, TensorFile
 from executor.stages.user_parallelize import own_part, own_place
 from executor.state.plain_values import decode
@@ -75,11 +75,11 @@ class SavedGroup:
 class _SavedFile:
     """The file of a rank."""
 
-    name: Annotated[str, Json(form=Form(_file_name, schema=text(pattern=f"^{_OURS.pattern}$").schema))]
+    name: Annotated[str, Json(form=JsonForm(_file_name, schema=text(pattern=f"^{_OURS.pattern}$").schema))]
     size_bytes: Annotated[int, Json("bytes")]
 
 
-_FILES: Form[tuple[_SavedFile, ...]] = listed(record(_SavedFile))
+_FILES: JsonForm[tuple[_SavedFile, ...]] = listed(record(_SavedFile))
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ class Index:
     files: Annotated[
         Sequence[tuple[str, int]],
         Json(
-            form=Form(
+            form=JsonForm(
                 lambda node: tuple((each.name, each.size_bytes) for each in _FILES.read(node)),
                 lambda files: [{"name": name, "bytes": size} for name, size in files],
                 _FILES.schema,

@@ -6,7 +6,7 @@ Leaves out the search.
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from importlib import metadata
 
@@ -48,40 +48,17 @@ def make(
     """
     problem, graph = evaluator.problem, evaluator.problem.profile.graph
     run = evaluator.simulate(candidate)
-    size, costs = candidate.microbatch_size, run.priced.costs
-    names = [operator.name for operator in graph.operators]
-    called = stage_names([_modules(graph, row) for row in run.priced.operators])
-    stages = zip(run.priced.operators, candidate.places, costs.stages, called, strict=True)
-    owners = evaluator.pricer.sums.owners(candidate.partition).items()
+    size, machines = candidate.microbatch_size, problem.machines
     used = tuple(sorted(rank for block in run.priced.blocks for rank in block))
-    machines, number = problem.machines, {rank: i for i, rank in enumerate(used)}
-    counted = problem.has_module  # other trainers join or divide sums in ways of their own
+    number = {rank: i for i, rank in enumerate(used)}
     plan = Plan(
         model_name=graph.name,
         fingerprint=graph.fingerprint,
-        num_operators=len(names),
+        num_operators=len(graph.operators),
         cluster=machines if used == tuple(range(len(used))) else machines.only(used),
         batch=Batch(problem.global_batch, size, evaluator.num_microbatches),
         schedule=candidate.schedule,
-        stages=tuple(
-            with_gathering(
-                PlanStage(
-                    tuple(names[i] for i in row),
-                    tuple(number[rank] for rank in place.ranks),
-                    cost,
-                    place.config,
-                    place.microbatch_multiple,
-                    called,
-                    modules=tuple(dict.fromkeys(graph.parts[i] for i in row if graph.parts[i])),
-                    shared=tuple(name for name, held_by in owners if index in held_by),
-                ),
-                graph,
-                row,
-                evaluator.num_microbatches // (place.config.data * place.microbatch_multiple),
-                evaluator.pricer.tensor_bytes(place.microbatch_multiple) if counted else (),
-            )
-            for index, (row, place, cost, called) in enumerate(stages)
-        ),
+        stages=tuple(_stages(evaluator, candidate, run, number)),
         edges=tuple(
             PlanEdge(
                 e.source,
@@ -92,7 +69,7 @@ def make(
                 e.gradient,
                 evaluator.pricer.border(row, candidate.places[e.source].config),
             )
-            for e, row in zip(costs.edges, run.priced.flows.values(), strict=True)
+            for e, row in zip(run.priced.costs.edges, run.priced.flows.values(), strict=True)
         ),
         orders=spread(run.priced.blocks, _orders(run, lowered=lowered)),
         prediction=_prediction(evaluator, candidate, run),
@@ -113,6 +90,29 @@ def make(
         ),
     )
     return replace(plan, runs_on=runs_on(problem, plan))
+
+
+def _stages(evaluator: Evaluator, candidate: Candidate, run: Run, number: Mapping[int, int]) -> Iterator[PlanStage]:
+    """Yield the plan's stages; `number` has the plan's number of each rank that is used."""
+    graph, priced = evaluator.problem.profile.graph, run.priced
+    called = stage_names([_modules(graph, row) for row in priced.operators])
+    owners = evaluator.pricer.sums.owners(candidate.partition).items()
+    counted = evaluator.problem.has_module  # other trainers join or divide sums in ways of their own
+    rows = zip(priced.operators, candidate.places, priced.costs.stages, called, strict=True)
+    for index, (row, place, cost, name) in enumerate(rows):
+        stage = PlanStage(
+            tuple(graph.operators[i].name for i in row),
+            tuple(number[rank] for rank in place.ranks),
+            cost,
+            place.config,
+            place.microbatch_multiple,
+            name,
+            modules=tuple(dict.fromkeys(graph.parts[i] for i in row if graph.parts[i])),
+            shared=tuple(shared for shared, held_by in owners if index in held_by),
+        )
+        actions = evaluator.num_microbatches // (place.config.data * place.microbatch_multiple)
+        sizes = evaluator.pricer.tensor_bytes(place.microbatch_multiple) if counted else ()
+        yield with_gathering(stage, graph, row, actions, sizes)
 
 
 def _modules(graph: OperatorGraph, operators: Sequence[int]) -> list[str]:

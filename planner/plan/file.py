@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from costmodel.codec import INDEX, Json, Positive, record
 from costmodel.documents import Document
 from costmodel.files import Node
-from costmodel.forms import Form, numbered
+from costmodel.forms import JsonForm, numbered
 from planner.plan.orders import ACTIONS, orders_from_nodes, orders_to_json
 from planner.plan.part_forms import STAGES
 from planner.plan.rank_order import RANK_ORDER, RankOrder
@@ -47,7 +47,7 @@ def _rank_order(node: Node) -> RankOrder:
     return names
 
 
-_RANK_ORDER = Form[RankOrder](
+_RANK_ORDER = JsonForm[RankOrder](
     _rank_order,
     list,
     lambda _: {"type": "array", "items": {"enum": list(RANK_ORDER)}, "minItems": 5, "maxItems": 5, "uniqueItems": True},

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from costmodel.codec import Positive, record
 from costmodel.files import Node
-from costmodel.forms import Definitions, Form, Schema
+from costmodel.forms import Definitions, JsonForm, Schema
 
 LONG = 50_000
 """Actions of all ranks together from which on a file holds them in short: below it people can read what they find."""
@@ -147,7 +147,7 @@ def _schema(known: Definitions) -> Schema:
     return {"oneOf": [in_full, record(_SameAs).schema(known)]}
 
 
-ACTIONS = Form[object](lambda node: node.value, schema=_schema)
+ACTIONS = JsonForm[object](lambda node: node.value, schema=_schema)
 """One rank's order, which `orders_from_nodes` reads with those of the ranks before it."""
 
 

@@ -10,7 +10,7 @@ from typing import Annotated
 from costmodel.codec import NEEDED, UNSAID, Json, Positive
 from costmodel.errors import InvalidInput
 from costmodel.files import Node
-from costmodel.forms import Form, row, whole
+from costmodel.forms import JsonForm, row, whole
 from costmodel.stages.config import StageConfig
 from costmodel.stages.costs import StageCost
 from planner.plan.lockstep import Block, in_blocks
@@ -119,7 +119,9 @@ def _interval(node: Node) -> tuple[int, ...]:
     return values
 
 
-_INTERVAL = Form(_interval, list, row(whole(), whole(), says="Between what four of five measured steps lie.").schema)
+_INTERVAL = JsonForm(
+    _interval, list, row(whole(), whole(), says="Between what four of five measured steps lie.").schema
+)
 
 
 @dataclass(frozen=True, slots=True)

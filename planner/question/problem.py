@@ -7,8 +7,7 @@ are found (`planner.search`) and what a stage costs (`costmodel.stages`).
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
-from math import isqrt
+from functools import cached_property
 
 from costmodel.architectures.estimate import estimated_again
 from costmodel.calibration import Calibration, published
@@ -30,10 +29,13 @@ from planner.question.prices import Prices
 from planner.question.space import Space
 from planner.question.validation import (
     check_devices,
+    check_limits,
+    check_numbers,
     check_old_plan,
     check_rank_order,
     check_recompute_layers,
     check_stages,
+    divisors,
     is_of,
 )
 from simulator.schedules import SCHEDULES
@@ -154,31 +156,10 @@ class Problem:
 
     def __post_init__(self) -> None:
         check_reach(self.num_devices, self.global_batch, self.microbatch_size or self.profile.microbatch_sizes[-1])
-        if self.num_devices < 1:
-            raise UsageError(f"{self.num_devices} devices asked for; at least one is needed")
-        if self.num_devices > self.machines.num_devices:
-            raise UsageError(
-                f"{self.num_devices} devices asked for; the cluster has {self.machines.num_devices}, take no more"
-            )
-        if self.global_batch < 1:
-            raise UsageError(f"a batch of {self.global_batch} samples; at least one is needed")
-        size, data = self.microbatch_size, self.space.data or 1
-        if size is not None and (size < 1 or (self.global_batch % data == 0 and self.global_batch % (size * data))):
-            raise UsageError(
-                f"micro-batch size {size} does not divide the batch of {self.global_batch}"
-                + (f" on {data} replicas" if data > 1 else "")
-                + f"; its divisors are {', '.join(map(str, divisors(self.global_batch // data)))}"
-            )
-        if self.max_stages is not None and self.max_stages < 1:
-            raise UsageError(f"at most {self.max_stages} stages; at least one is needed")
-        if self.memory_limit_bytes is not None and self.memory_limit_bytes < 1:
-            raise UsageError(f"a memory limit of {self.memory_limit_bytes} bytes; give the bytes a rank may hold")
-        if self.memory_margin_bytes < 0:
-            raise UsageError(
-                f"a memory margin of {self.memory_margin_bytes} bytes; give those that are to stay free, or 0"
-            )
-        if not 0 <= self.simplicity < 1:
-            raise UsageError(f"a simpler plan may be slower by a share of {self.simplicity}; it lies from 0 to 1")
+        check_numbers(
+            self.num_devices, self.machines.num_devices, self.global_batch, self.microbatch_size, self.space.data or 1
+        )
+        check_limits(self.max_stages, self.memory_limit_bytes, self.memory_margin_bytes, self.simplicity)
         if self.exact and self.planner != "ours":
             raise UsageError(f"--exact proves plans of --planner ours, not of {self.planner}; drop one of the two")
         if self.optimizer not in OPTIMIZERS:
@@ -383,10 +364,3 @@ class Problem:
     @cached_property
     def _models(self) -> dict[tuple[str, int], StrategyModel]:
         return {}
-
-
-@lru_cache(maxsize=1024)
-def divisors(number: int) -> tuple[int, ...]:
-    """Return the divisors of a number, rising."""
-    small = [d for d in range(1, isqrt(number) + 1) if number % d == 0]
-    return tuple(dict.fromkeys([*small, *(number // d for d in reversed(small))]))

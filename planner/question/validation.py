@@ -1,9 +1,11 @@
 """Whether the parts of a problem go together: choices and model, profiles and devices, the old plan and the planner.
 
-Leaves out what one value may be by itself (`planner.question.problem`).
+Leaves out choices that flags fix for every stage (`planner.question.space`).
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
+from math import isqrt
 
 from costmodel.errors import UsageError
 from costmodel.machines.catalogue import check_precision
@@ -19,6 +21,42 @@ from planner.question.space import Space
 
 STARTED = ("ours", "chain")
 """Planners whose search may start from an old plan."""
+
+
+@lru_cache(maxsize=1024)
+def divisors(number: int) -> tuple[int, ...]:
+    """Return the divisors of a number, rising."""
+    small = [d for d in range(1, isqrt(number) + 1) if number % d == 0]
+    return tuple(dict.fromkeys([*small, *(number // d for d in reversed(small))]))
+
+
+def check_numbers(num_devices: int, available: int, batch: int, microbatch_size: int | None, data: int) -> None:
+    """Refuse numbers of devices, and a batch, that cannot be meant (`UsageError`)."""
+    if num_devices < 1:
+        raise UsageError(f"{num_devices} devices asked for; at least one is needed")
+    if num_devices > available:
+        raise UsageError(f"{num_devices} devices asked for; the cluster has {available}, take no more")
+    if batch < 1:
+        raise UsageError(f"a batch of {batch} samples; at least one is needed")
+    size = microbatch_size
+    if size is not None and (size < 1 or (batch % data == 0 and batch % (size * data))):
+        raise UsageError(
+            f"micro-batch size {size} does not divide the batch of {batch}"
+            + (f" on {data} replicas" if data > 1 else "")
+            + f"; its divisors are {', '.join(map(str, divisors(batch // data)))}"
+        )
+
+
+def check_limits(max_stages: int | None, memory_bytes: int | None, margin_bytes: int, simplicity: float) -> None:
+    """Refuse limits of stages and memory, and a tie, that cannot be meant (`UsageError`)."""
+    if max_stages is not None and max_stages < 1:
+        raise UsageError(f"at most {max_stages} stages; at least one is needed")
+    if memory_bytes is not None and memory_bytes < 1:
+        raise UsageError(f"a memory limit of {memory_bytes} bytes; give the bytes a rank may hold")
+    if margin_bytes < 0:
+        raise UsageError(f"a memory margin of {margin_bytes} bytes; give those that are to stay free, or 0")
+    if not 0 <= simplicity < 1:
+        raise UsageError(f"a simpler plan may be slower by a share of {simplicity}; it lies from 0 to 1")
 
 
 def check_old_plan(planner: str, old: Plan, graph: OperatorGraph) -> None:

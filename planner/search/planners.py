@@ -10,8 +10,9 @@ from functools import partial
 
 from costmodel.errors import UsageError
 from planner.plan.limited_by import LimitedBy
-from planner.question.problem import Problem, Report, divisors
+from planner.question.problem import Problem, Report
 from planner.question.targets import default_target
+from planner.question.validation import divisors
 from planner.search.loop import PortfolioSearch
 from planner.search.published import alpa, graphpipe, pipedream, piper
 from planner.search.published.equal_parts import Weigh, equal_parts, num_operators, parameter_bytes

@@ -97,7 +97,7 @@ def test_the_tensor_degree_is_experts_own_where_nothing_is_said() -> None:
 def test_what_no_ranks_divide_is_refused_with_the_way_out() -> None:
     with pytest.raises(InvalidInput, match=r"config.expert_tensor is 3; allowed are divisors of the stage's ranks"):
         StageConfig(data=4, tensor=2, expert_tensor=3)
-    with pytest.raises(InvalidInput, match="expert_tensor is 0; a degree is at least 1"):
+    with pytest.raises(InvalidInput, match="expert_tensor: found 0; the number must lie between 1"):
         CONFIG.read(Node({"tensor": 2, "expert_tensor": 0}, "", "f"))
     with pytest.raises(UsageError, match="choose a divisor of 8"):
         Degrees.of(StageConfig(4, 2, 2, expert=3, expert_tensor=1), False)

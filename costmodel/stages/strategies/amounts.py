@@ -7,18 +7,16 @@ stage costs (`costmodel.stages.strategies.model`).
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import NamedTuple
 
-from costmodel.errors import UsageError
 from costmodel.machines.cluster import Cluster
 from costmodel.model.profile import Profile
-from costmodel.model.work import Work
 from costmodel.stages.config import StageConfig
 from costmodel.stages.measured_operators import MeasuredOperators
+from costmodel.stages.strategies.amount_rows import ActionAmounts, HeldAmounts
 from costmodel.stages.strategies.assembly import VectorCache
 from costmodel.stages.strategies.blocks import block_spans
 from costmodel.stages.strategies.build import Build
-from costmodel.stages.strategies.division import Degrees, why_whole
+from costmodel.stages.strategies.division import Degrees
 from costmodel.stages.strategies.efficiency import Efficiency
 from costmodel.stages.strategies.gradients import Copies, Overlap
 from costmodel.stages.strategies.groups import GroupFinder
@@ -27,44 +25,10 @@ from costmodel.stages.strategies.shared_sums import SharedSums
 from costmodel.stages.strategies.stage_sharding import copies_of
 from costmodel.stages.strategies.steps import StepTimes
 from costmodel.stages.strategies.training import TrainingJob
+from costmodel.stages.strategies.undivided_operators import UndividedOperators
 
 NEVER = 1 << 60
 """More nanoseconds than any step takes."""
-
-
-class ActionAmounts(NamedTuple):
-    """What each operator takes of one action, ns: F, I and W, adding up gradients; of the host to dispatch F and B."""
-
-    forward: Sequence[int]
-    backward: Sequence[int]
-    added: Sequence[int]
-    dispatched: Sequence[int]
-    dispatched_backward: Sequence[int]
-
-
-class HeldAmounts(NamedTuple):
-    """What each operator holds on one rank under one division and recompute, bytes.
-
-    Attributes
-    ----------
-    again : sequence of bool
-        Whether its forward runs again.
-    kept : sequence of int
-        Of one micro-batch, from F until the backward.
-    weights, trained : pair of sequence of int
-        Dense parameters and experts', and those of them that get a gradient, before ZeRO divides any.
-    remade_peak, largest_unit, workspace : int
-        The most that a recompute makes again at once, the weights of the largest block, and what a micro-batch works
-        with beyond what is kept.
-    """
-
-    again: Sequence[bool]
-    kept: Sequence[int]
-    weights: tuple[Sequence[int], Sequence[int]]
-    trained: tuple[Sequence[int], Sequence[int]]
-    remade_peak: int
-    largest_unit: int
-    workspace: int
 
 
 class OperatorAmounts:
@@ -92,10 +56,9 @@ class OperatorAmounts:
         self._groups = GroupFinder(cluster)
         self._build = Build(self.measured, cluster, training, Efficiency(self.measured, training))
         self._memory_model, self._steps = MemoryModel(self._build), StepTimes(self._build)
-        self._stubborn: dict[Degrees, tuple[int, ...]] = {}
+        self._undivided = UndividedOperators(profile.graph.operators)
         self._bare: dict[Degrees, tuple[int, ...]] = {}
         self._vectors = VectorCache(self._build)
-        self._savings: dict[tuple[Degrees, str | tuple[str, ...]], list[tuple[int, int]]] = {}
 
     def works_ns(self, config: StageConfig, ranks: Sequence[int]) -> tuple[int, ...]:
         """Return what each operator alone takes of one action, F, I and W together."""
@@ -268,11 +231,8 @@ class OperatorAmounts:
             return 0
         if config.recompute == "full" and self.training.whole_stages:
             return NEVER  # all of a stage is made again at once, and is there then
-        key = self._degrees(config), config.remade
-        if key not in self._savings:
-            self._savings[key] = self._vectors.savings(*key)
         left, spent = freed_bytes, 0.0
-        for time_ns, kept_bytes in self._savings[key]:
+        for time_ns, kept_bytes in self._vectors.savings(self._degrees(config), config.remade):
             if left <= kept_bytes:
                 return int(spent + time_ns * left / kept_bytes)
             left, spent = left - kept_bytes, spent + time_ns
@@ -317,16 +277,7 @@ class OperatorAmounts:
 
     def check_divides(self, operators: Sequence[int], config: StageConfig) -> None:
         """Refuse (`UsageError`) a configuration that does not divide some of these operators."""
-        degrees = self._degrees(config)
-        if degrees not in self._stubborn:
-            refused = {
-                work for work in self._works if why_whole(self.profile.graph.operators[self._works[work]], degrees)
-            }
-            known = enumerate(self.profile.graph.operators) if refused else ()
-            self._stubborn[degrees] = tuple(i for i, operator in known if operator.work in refused)
-        for position in self._stubborn[degrees]:
-            if position in operators:
-                raise UsageError(why_whole(self.profile.graph.operators[position], degrees))
+        self._undivided.check(operators, self._degrees(config))
 
     @cached_property
     def _trained(self) -> Sequence[int]:
@@ -345,11 +296,6 @@ class OperatorAmounts:
     def _work_rows(self, config: StageConfig, ranks: Sequence[int]) -> tuple[SharedSums, ...]:
         times = self._vectors.times(self._degrees(config), self._groups.of(ranks, config))
         return times.forward, times.backward_input, times.backward_weight
-
-    @cached_property
-    def _works(self) -> dict[Work | None, int]:
-        """The first operator that does each kind of work."""
-        return {operator.work: i for i, operator in reversed(list(enumerate(self.profile.graph.operators)))}
 
     def _degrees(self, config: StageConfig) -> Degrees:
         return Degrees.of(config, self.training.sequence_parallel)

@@ -34,6 +34,7 @@ class VectorCache:
         self._items: dict[Degrees, list[Item]] = {}
         self._weights: dict[tuple[int, int, int], Weights] = {}
         self._again: dict[tuple[Degrees, str | tuple[str, ...]], int] = {}
+        self._savings: dict[tuple[Degrees, str | tuple[str, ...]], list[tuple[int, int]]] = {}
         self._running: dict[str | tuple[str, ...], list[bool]] = {}
 
     def of(self, degrees: Degrees, recompute: str | tuple[str, ...], groups: StageGroups) -> Vectors:
@@ -75,13 +76,15 @@ class VectorCache:
 
         Most bytes for their time first.
         """
-        kept: dict[int, int] = {}
-        runs = self._runs(recompute)
-        for position, _, size in self._kept_items(degrees):
-            if runs[position]:
-                kept[position] = kept.get(position, 0) + size
-        rows = [(self._build.efficiency.times(i, degrees)[0], size) for i, size in kept.items() if size]
-        return sorted(rows, key=lambda row: row[0] / row[1])
+        if (degrees, recompute) not in self._savings:
+            kept: dict[int, int] = {}
+            runs = self._runs(recompute)
+            for position, _, size in self._kept_items(degrees):
+                if runs[position]:
+                    kept[position] = kept.get(position, 0) + size
+            rows = [(self._build.efficiency.times(i, degrees)[0], size) for i, size in kept.items() if size]
+            self._savings[degrees, recompute] = sorted(rows, key=lambda row: row[0] / row[1])
+        return self._savings[degrees, recompute]
 
     def _kept_items(self, degrees: Degrees) -> list[Item]:
         build = self._build

@@ -5,7 +5,7 @@ weights and gradients and 12 of states, the fp32 master weights among them. Leav
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from math import ceil
 
 from costmodel.calibration import TERMS, Calibration, published
@@ -14,7 +14,7 @@ from costmodel.machines import catalogue
 from costmodel.roofline import OPTIMIZERS
 from costmodel.roofline.narrow import RECIPES, Recipe, recipes
 from costmodel.roofline.rates import ELEMENT_BYTES, OPERAND_BYTES
-from costmodel.stages.strategies.trainers import habits_of
+from costmodel.stages.strategies.trainers import TrainerHabits, habits_of
 
 EXECUTOR = "executor"
 """The trainer that runs plans as they are; any other has the convention of Megatron-LM, torchtitan, DeepSpeed."""
@@ -160,43 +160,20 @@ class TrainingJob:
             When there is no such trainer.
         """
         habits, known = habits_of(trainer).but(said or {}), calibration or published()
-        return cls(
-            precision,
-            optimizer,
-            flash=habits.flash,
-            overlap=habits.overlap,
-            whole_stages=trainer == EXECUTOR,
-            overlap_gathers=habits.overlap_gathers,
-            overlap_tensor=habits.overlap_tensor,
-            overlap_experts=habits.overlap_experts,
-            experts_together=habits.experts_together,
-            summed_in_place=habits.summed_in_place,
-            bucket_bytes=habits.bucket_mib * 2**20,
-            bucket_rank_bytes=habits.bucket_rank_bytes,
-            loss_bytes=habits.loss_bytes,
-            divided_loss_bytes=habits.divided_loss_bytes,
-            gradient_bytes=habits.gradient_bytes,
-            main_weight_bytes=habits.main_weight_bytes,
-            slower={term: known.efficiency(term, trainer) for term in TERMS},
-            attention=habits.attention,
-            fused=habits.fused,
-            unfused=1.0 if habits.fused else known.of_trainer("unfused", trainer),
-            fp8_matmul=known.of_trainer("fp8", trainer),
-            fp8_recipe=habits.fp8_recipe,
-            calls=dict(habits.calls),
-            call_ns=0.0 if habits.graphs else 1000 * known.of_trainer("host", trainer),
-            host_backward=habits.calls_backward,
-            selective=habits.selective,
-            coupled=known.of_trainer("coupled", trainer),
-            stand_ins=habits.stand_ins,
-            gradient_copy_bytes=habits.gradient_copy_bytes,
-            by_block=habits.by_block,
-            outputs_kept=habits.outputs_kept,
-            by_owner=habits.by_owner,
-            fp8_inputs=habits.fp8_inputs,
-            fp8_copy_bytes=habits.fp8_copy_bytes,
-            reserved=habits.reserved_percent / 100,
-        )
+        alike = {each.name for each in fields(cls)} & {each.name for each in fields(TrainerHabits)}
+        told: dict[str, object] = {name: getattr(habits, name) for name in alike} | {
+            "whole_stages": trainer == EXECUTOR,
+            "bucket_bytes": habits.bucket_mib * 2**20,
+            "slower": {term: known.efficiency(term, trainer) for term in TERMS},
+            "unfused": 1.0 if habits.fused else known.of_trainer("unfused", trainer),
+            "fp8_matmul": known.of_trainer("fp8", trainer),
+            "calls": dict(habits.calls),
+            "call_ns": 0.0 if habits.graphs else 1000 * known.of_trainer("host", trainer),
+            "host_backward": habits.calls_backward,
+            "coupled": known.of_trainer("coupled", trainer),
+            "reserved": habits.reserved_percent / 100,
+        }
+        return cls(precision, optimizer, **told)  # type: ignore[arg-type]
 
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:

@@ -18,7 +18,7 @@ import numpy as np
 from costmodel.machines.cluster_parts import DeviceType
 from costmodel.stages.config import RECOMPUTE, StageConfig
 from costmodel.stages.strategies import StrategyModel
-from costmodel.stages.strategies.amounts import ActionAmounts, HeldAmounts
+from costmodel.stages.strategies.amount_rows import ActionAmounts, HeldAmounts
 from costmodel.stages.strategies.quotient import Quotient, quotient_of
 from planner.candidate.make import version
 from planner.graph.atoms import Atoms

@@ -15,8 +15,9 @@ from costmodel.stages.strategies import StrategyModel
 from costmodel.stages.strategies.blocks import block_names
 from planner.candidate.order import WITHIN_LIMIT
 from planner.plan.rank_order import RankOrder, first_ranks
-from planner.question.problem import AUTO, ONE_A_DEVICE, Problem, divisors
+from planner.question.problem import AUTO, ONE_A_DEVICE, Problem
 from planner.question.targets import config_not_run
+from planner.question.validation import divisors
 from planner.search.space.device_permutations import Arrangement, arrangements, device_permutations
 from planner.search.space.dropped import Dropped
 from simulator.schedules import SCHEDULES
