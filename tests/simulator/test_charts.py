@@ -90,9 +90,7 @@ def test_gantt_has_a_row_a_rank_a_bar_an_action_and_the_time_in_milliseconds(tim
     assert ax.get_xlim() == (0, max(s.end_ns for s in timeline.spans) / 1e6)
     bars = sum(len(collection.get_paths()) for collection in ax.collections)
     assert bars == sum(s.stream == "compute" for s in timeline.spans) == 20
-    assert (
-        texts(ax) == ["0", "0", "0", "1", "1", "1", "2", "2", "2"] * 2
-    )  # micro-batches of F, I and W on two ranks; OPT has none
+    assert sorted(texts(ax)) == ["0"] * 6 + ["1"] * 6 + ["2"] * 6  # F, I and W on two ranks; OPT has no micro-batch
     assert legend_of(ax) == ["F forward", "I input gradient", "W weight gradient", "optimizer"]
     assert ax.get_title(loc="left").startswith("split: step ")
 

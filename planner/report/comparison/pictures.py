@@ -18,7 +18,6 @@ from planner.report.summary.text import size
 from simulator.charts import (
     MEMORY_INCHES,
     ComparedRow,
-    alike,
     comparison,
     gantt,
     gantt_height,
@@ -27,6 +26,7 @@ from simulator.charts import (
     pair_height,
     pareto,
     predicted_and_measured,
+    rows_of,
     stage_graph_height,
     stage_graph_picture,
 )
@@ -67,7 +67,7 @@ class Picture:
         """A good height in inches for the timelines."""
         if self.measured:
             return pair_height(self.predicted.num_ranks)
-        return gantt_height(len(alike(self.predicted)))
+        return gantt_height(len(rows_of(self.predicted)))
 
 
 def compare_figure(pictures: Sequence[Picture], *, comparable: bool, by_sample: bool = False) -> Figure:

@@ -17,9 +17,10 @@ from planner.report.html.elements import Markup, joined, table, tag
 from planner.report.html.headings import counted, heading, step_told
 from planner.report.html.pareto import pareto
 from planner.report.html.stages import stages
-from planner.report.html.timelines import rows_of, timelines
+from planner.report.html.timelines import timelines
 from planner.report.summary.text import Table, duration, size
 from simulator.charts.measures import time_called
+from simulator.charts.rows import rows_of
 
 TITLE = "Plans side by side"
 MOST_OPEN = 16
