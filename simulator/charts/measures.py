@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from costmodel.printing import unit_of
 from simulator.charts.rows import MOST_FULL, named, rows_of
 from simulator.charts.style import (
     EDGE,
@@ -23,7 +24,6 @@ from simulator.charts.style import (
     shade,
     swatch,
     time_axis,
-    unit_of,
 )
 from simulator.timeline import Timeline
 

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 
 from matplotlib.axes import Axes
 
-from simulator.charts.style import EDGE, FILLS, legend_beside, time_axis, unit_of
+from costmodel.printing import unit_of
+from simulator.charts.style import EDGE, FILLS, legend_beside, time_axis
 from simulator.timeline import Timeline
 
 MOVING = "activations and messages"

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from matplotlib.axes import Axes
 
+from costmodel.printing import unit_of
 from simulator.charts.measures import time_called
-from simulator.charts.style import EDGE, FONT_SIZE, frame, unit_of
+from simulator.charts.style import EDGE, FONT_SIZE, frame
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,6 @@ from simulator.actions import Kind
 
 FONT_SIZE = 8.0
 EDGE = "#333333"
-UNITS = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("bytes", 1))
 AXIS_SHARE = 0.78
 """Part of a figure's width that its axis takes next to a legend, about."""
 HATCH_LINE_WIDTH = 0.6
@@ -188,11 +187,6 @@ def legend_beside(ax: Axes, handles: Sequence[Any] | None = None, title: str | N
 def swatch(label: str, fill: str, hatch: str = "") -> Patch:
     """Return a legend's sample of a filled area."""
     return Patch(facecolor=fill, hatch=hatch, edgecolor=EDGE, linewidth=0.5, label=label)
-
-
-def unit_of(size_bytes: float) -> tuple[str, int]:
-    """Return the unit in which a size is drawn, and its bytes."""
-    return next((name, size) for name, size in UNITS if size_bytes >= size or size == 1)
 
 
 def milliseconds(time_ns: float) -> str:

@@ -233,7 +233,7 @@ def test_a_name_with_dollars_is_no_formula(timeline: Timeline, tmp_path: Path) -
 def test_a_limit_far_above_memory_is_said_and_a_near_one_drawn(timeline: Timeline) -> None:
     far, near = memory(one_axis(), timeline, limit_bytes=2**40), memory(one_axis(), timeline, limit_bytes=2**22)
     assert (texts(far), texts(near)) == ([], ["limit 4 MiB"])
-    assert "far below the limit of 1024 GiB" in far.get_title(loc="left")
+    assert "far below the limit of 1 TiB" in far.get_title(loc="left")
 
 
 POINTS = [

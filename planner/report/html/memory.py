@@ -6,10 +6,11 @@ limit is drawn where it is near enough to be in the picture. Leaves out what tak
 
 from collections.abc import Sequence
 
+from costmodel.printing import unit_of
 from planner.report.html.elements import Markup, joined, tag
 from planner.report.html.gantt import chart, shown
 from planner.report.html.scale import TimeScale, round_values
-from planner.report.summary.text import size, unit_of
+from planner.report.summary.text import size
 from simulator.charts.measures import FAR
 from simulator.charts.rows import DrawnRow
 from simulator.timeline import Timeline

@@ -23,21 +23,19 @@ HOW = (
     "and the wheel; drag to move."
 )
 
-Named = Sequence[tuple[str, ComparedPlan]]
 
-
-def timelines(named: Named) -> Markup:
+def timelines(plans: Sequence[ComparedPlan]) -> Markup:
     """Return the section."""
-    measured = [each.measurement.measured for _, each in named if each.measurement]
-    scale = TimeScale(max(timeline.end_ns for timeline in (*measured, *(each.predicted for _, each in named))))
-    limits = [each.limit_bytes for _, each in named]
-    top = top_bytes([peak for _, each in named for peak in each.predicted.peak_memory_bytes], limits)
-    charts = [_plan(number, name, each, scale, top) for number, (name, each) in enumerate(named, 1)]
+    measured = [each.measurement.measured for each in plans if each.measurement]
+    scale = TimeScale(max(timeline.end_ns for timeline in (*measured, *(each.predicted for each in plans))))
+    limits = [each.limit_bytes for each in plans]
+    top = top_bytes([peak for each in plans for peak in each.predicted.peak_memory_bytes], limits)
+    charts = [_plan(number, each, scale, top) for number, each in enumerate(plans, 1)]
     buttons = [
         tag("button", text, type="button", data_do=do, aria_label=label)
         for do, text, label in (("out", MINUS, "zoom out"), ("in", "+", "zoom in"), ("all", "whole step", "whole step"))
     ]
-    kinds: set[Kind] = {span.action.kind for _, each in named for span in each.predicted.spans if span.stream in WORK}
+    kinds: set[Kind] = {span.action.kind for each in plans for span in each.predicted.spans if span.stream in WORK}
     kinds |= {span.action.kind for timeline in measured for span in timeline.spans}
     legend = tag("ul", *map(_sample, styles_of(kinds)), class_="legend")
     bar = tag("div", legend, tag("div", *buttons, class_="buttons"), class_="toolbar")
@@ -51,9 +49,9 @@ def _sample(style: Style) -> Markup:
     return tag("li", tag("svg", line, width=18, height=12, class_="sample"), style.name)
 
 
-def _plan(number: int, name: str, each: ComparedPlan, scale: TimeScale, top: int) -> Markup:
+def _plan(number: int, each: ComparedPlan, scale: TimeScale, top: int) -> Markup:
     """Return a plan's timelines and memory."""
-    predicted = rows_of(each.predicted, each.plan.blocks)
+    name, predicted = each.short, rows_of(each.predicted, each.plan.blocks)
     parts = [gantt(each.predicted, predicted, scale, f"timeline of {name}")]
     if each.measurement:
         measured = each.measurement.measured
