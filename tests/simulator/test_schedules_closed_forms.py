@@ -5,10 +5,36 @@ from fractions import Fraction
 import pytest
 
 from simulator.schedules import SCHEDULES, Uniform
-from simulator.schedules.catalogue import catalogue_table
+from simulator.schedules.kind import ClosedForm, ScheduleKind
 from simulator.uniform import uniform_costs
 from tests.properties.schedule_promises import closed_form_failures, times_of
 from tests.support.repository import ROOT
+
+HEADINGS = ("schedule", "placement", "backward", "what it does", "bubble", "peak activations", "source")
+
+
+def catalogue_table() -> str:
+    """Return the catalogue as a Markdown table, one row a schedule."""
+    rows = [HEADINGS, ("---",) * len(HEADINGS), *map(_row, SCHEDULES.values())]
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def _row(kind: ScheduleKind) -> tuple[str, ...]:
+    return (
+        f"`{kind.name}`",
+        kind.placement,
+        "split" if kind.split else "fused",
+        kind.description,
+        _form(kind.bubble),
+        _form(kind.peak),
+        kind.source,
+    )
+
+
+def _form(form: ClosedForm | None) -> str:
+    if form is None:
+        return "no closed form"
+    return f"{form.text} ({form.condition})"
 
 
 def test_closed_forms_are_exact_wherever_they_claim_to_hold() -> None:
