@@ -31,6 +31,7 @@ NEEDED_BY = {
     "pandas": "tables",
     "matplotlib": "charts",
     "rich": "tables on the screen",
+    "shtab": "completion in shells",
 }
 """Libraries that a machine which only profiles or trains may lack, and what needs each."""
 

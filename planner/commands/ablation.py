@@ -12,7 +12,7 @@ import argparse
 import time
 
 from planner.commands.answer import INTERRUPTED, Answer, say
-from planner.commands.plan import add_question, problem_of
+from planner.commands.question import add_question, problem_of
 from planner.report.summary.text import Table, percent
 
 KEEPS_ITS_BEST = True

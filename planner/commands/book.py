@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from planner.commands.answer import INTERRUPTED, Answer, say
 from planner.commands.flags import positive
-from planner.commands.plan import add_question, problem_of
+from planner.commands.question import add_question, problem_of
 
 if TYPE_CHECKING:
     from costmodel.machines.cluster import Cluster

@@ -32,32 +32,21 @@ def run(args: argparse.Namespace) -> Answer:
 def _json(path: str, plan: "Plan") -> dict[str, object]:
     from planner.plan import plan_to_json
     from planner.plan.provenance import rank_limits
-    from planner.plan.rung import rung
-    from planner.report.summary.rates import samples_per_s
+    from planner.report.summary.figures import figures
 
     body, prediction = plan_to_json(plan), plan.prediction
     kept = ("model", "schedule", "stages", "edges", "runs_on", "training", "assumptions", "rungs", "provenance")
     return {
         "plan": path,
-        "strategy": rung(plan),
-        "devices_used": len(plan.orders),
-        "microbatches": plan.batch.num_microbatches,
-        "microbatch_size": plan.batch.microbatch_size,
-        "global_batch": plan.batch.global_size,
-        "step_time_ns": prediction.step_time_ns,
-        "step_time_interval_ns": prediction.step_time_interval_ns,
-        "samples_per_s": samples_per_s(plan),
-        "bubble_ratio": prediction.bubble_ratio,
+        **figures(
+            plan,
+            "strategy devices_used microbatches microbatch_size global_batch step_time_ns step_time_interval_ns "
+            "samples_per_s bubble_ratio",
+        ),
         "peak_memory_bytes": list(prediction.peak_memory_bytes),
         "peak_memory_upper_bytes": list(prediction.peak_memory_upper_bytes),
         "memory_limit_bytes": [limit or None for limit in rank_limits(plan)],
-        "status": plan.search.status,
-        "lower_bound_ns": plan.search.lower_bound_ns,
-        "gap": plan.search.gap,
-        "best_step_time_ns": plan.search.best_step_time_ns,
-        "scope": plan.search.scope,
-        "limited_by": plan.search.limited_by,
-        "baselines": dict(plan.search.baselines),
+        **figures(plan, "status lower_bound_ns gap best_step_time_ns scope limited_by baselines"),
         "choice": str(plan.extra.get("choice", "")),
         **{name: body[name] for name in kept},
     }

@@ -13,13 +13,12 @@ from typing import Protocol, TypeVar
 from costmodel.errors import NoPlanFits, PenstockError, UsageError
 from costmodel.machines import catalogue
 from costmodel.model.profile import Profile
-from planner.plan.fitting import fitting_of
-from planner.plan.rung import rung
 from planner.question.effort import Effort
 from planner.question.prices import Prices
 from planner.question.problem import Problem, Report
 from planner.question.same_model import sample_of
 from planner.report.summary.answer import PlanAnswer
+from planner.report.summary.figures import figures
 from planner.report.summary.run_cost import RunCost, RunTarget
 from planner.report.summary.standing import standings
 
@@ -88,16 +87,12 @@ class Offer:
 
     def to_json(self) -> dict[str, object]:
         """Return the JSON object."""
-        plan = self.answer.plan
         return {
             "device": self.device,
             "devices": self.num_devices,
             "days": self.days,
             "cost": self.money,
-            "step_time_ns": plan.prediction.step_time_ns,
-            "strategy": rung(plan),
-            "fits": fitting_of(plan),
-            "batch": plan.batch.global_size,
+            **figures(self.answer.plan, "step_time_ns strategy fits batch"),
             "meets_deadline": self.cost.meets_deadline,
             "within_budget": self.money <= budget if (budget := self.answer.target.budget) else None,
             "standing": self.standing,

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from simulator.charts.measures import ComparedRow, bubbles, bubbles_height, comparison, memory
 from simulator.charts.memory_terms import memory_by_term
 from simulator.charts.pareto import ParetoPoint, not_beaten, pareto
-from simulator.charts.rows import alike, called, standing_for
+from simulator.charts.rows import rows_of
 from simulator.charts.schedules import CURVES_INCHES, schedule_curves
 from simulator.charts.stage_graph import stage_graph_height, stage_graph_picture, stage_places
 from simulator.charts.style import new_figure, save_figure
@@ -23,10 +23,8 @@ __all__ = [
     "MEMORY_INCHES",
     "ComparedRow",
     "ParetoPoint",
-    "alike",
     "bubbles",
     "bubbles_height",
-    "called",
     "comparison",
     "gantt",
     "gantt_height",
@@ -37,6 +35,7 @@ __all__ = [
     "pair_height",
     "pareto",
     "predicted_and_measured",
+    "rows_of",
     "save_figure",
     "schedule_curves",
     "stage_graph_height",
@@ -78,7 +77,7 @@ def timeline_figure(
         For each rank the bytes that it holds all the time, by term.
     """
     with_memory, by_term = any(timeline.memory), any(timeline.memory) and any(terms)
-    rows = alike(timeline)
+    rows = rows_of(timeline, ranks)
     heights = [gantt_height(len(rows)), *[MEMORY_INCHES] * (with_memory + by_term)]
     figure, axes = new_figure([*heights, *([bubbles_height(len(rows))] if causes else [])])
     gantt(axes[0], timeline, title=title, ranks=ranks)
@@ -86,8 +85,8 @@ def timeline_figure(
         memory(axes[1], timeline, limit_bytes=limit_bytes or 0, share_bytes=share_bytes, ranks=ranks)
     if by_term:
         fullest = timeline.peak_memory_bytes.index(max(timeline.peak_memory_bytes))
-        row = next(row for row in rows if fullest in row)
-        memory_by_term(axes[2], timeline, fullest, terms[fullest], called=called(standing_for(row, ranks)))
+        name = next(row.name for row in rows if row.lead == fullest)
+        memory_by_term(axes[2], timeline, fullest, terms[fullest], called=name)
     if causes:
-        bubbles(axes[-1], {called(standing_for(row, ranks)): causes[row[0]] for row in rows})
+        bubbles(axes[-1], {row.name: causes[row.lead] for row in rows})
     return figure

@@ -11,20 +11,22 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from simulator.charts.rows import MOST_FULL, alike, called, named, standing_for
+from costmodel.printing import unit_of
+from simulator.charts.rows import MOST_FULL, named, rows_of
 from simulator.charts.style import (
     EDGE,
     FILLS,
     FONT_SIZE,
     LINES,
+    frame,
     legend_beside,
     milliseconds,
     shade,
+    swatch,
     time_axis,
 )
 from simulator.timeline import Timeline
 
-UNITS = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("bytes", 1))
 MOST_CURVES = 6
 BAR_INCHES = 0.3
 FAR = 4
@@ -61,16 +63,18 @@ def memory(
     highest = max(timeline.peak_memory_bytes, default=0)
     drawn = 0 < limit_bytes <= FAR * highest
     peak = max(highest, limit_bytes if drawn else 0, 1)
-    unit, size = next((name, size) for name, size in UNITS if peak >= size or size == 1)
-    if share_bytes:
-        unit, size = "activation shares", share_bytes
+    unit, size = ("activation shares", share_bytes) if share_bytes else unit_of(peak)
     end = max(end_ns, *(span.end_ns for span in timeline.spans), 1)
     for rank, curve in _curves(timeline, ranks).items():
         points = timeline.memory[rank]
         times = [time / 1e6 for time, _ in points] + [end / 1e6]
         values = [held / size for _, held in (*points, points[-1])]
         ax.step(times, values, where="post", **curve)
-    time_axis(ax, end)
+    far = ""
+    if limit_bytes and not drawn:
+        far_unit, whole = unit_of(limit_bytes)
+        far = f", far below the limit of {limit_bytes / whole:.4g} {far_unit}"
+    time_axis(ax, end, unit, f"{title}: peak {highest / size:.4g} {unit}{far}")
     if drawn:
         ax.axhline(limit_bytes / size, color="black", linewidth=1.6)
         ax.annotate(
@@ -78,43 +82,28 @@ def memory(
             va="top", fontsize=FONT_SIZE,
         )  # fmt: skip
     ax.set_ylim(0, 1.08 * peak / size)
-    ax.set_ylabel(unit, fontsize=FONT_SIZE)
-    far = f", far below the limit of {_in_units(limit_bytes)}" if limit_bytes and not drawn else ""
-    ax.set_title(f"{title}: peak {highest / size:.4g} {unit}{far}", fontsize=FONT_SIZE + 1, loc="left")
-    ax.legend(
-        loc="upper left",
-        bbox_to_anchor=(1.005, 1.0),
-        borderaxespad=0,
-        fontsize=FONT_SIZE,
-        frameon=False,
-        handlelength=3,
-    )
+    legend_beside(ax)
     return ax
-
-
-def _in_units(size_bytes: int) -> str:
-    name, size = next((name, size) for name, size in UNITS if size_bytes >= size or size == 1)
-    return f"{size_bytes / size:.4g} {name}"
 
 
 def _curves(timeline: Timeline, ranks: Sequence[Sequence[int]]) -> dict[int, dict[str, Any]]:
     """Return the style of each curve, one for all ranks that are alike; only the highest and the lowest are strong."""
     peaks = timeline.peak_memory_bytes
-    rows = {row[0]: standing_for(row, ranks) for row in alike(timeline) if timeline.memory[row[0]]}
+    rows = {row.lead: row for row in rows_of(timeline, ranks) if timeline.memory[row.lead]}
     if len(rows) <= MOST_CURVES:
         return {
             rank: {
                 "linestyle": LINES[i % len(LINES)], "color": shade(i, len(rows)), "linewidth": 1.1,
-                "label": called(row),
+                "label": row.name,
             }
             for i, (rank, row) in enumerate(rows.items())
         }  # fmt: skip
     curves: dict[int, dict[str, Any]] = {rank: {"color": "#c4c4c4", "linewidth": 0.6, "zorder": 1} for rank in rows}
     highest, lowest = max(rows, key=lambda r: peaks[r]), min(rows, key=lambda r: peaks[r])
     others = [rank for rank in rows if rank not in (highest, lowest)]
-    curves[others[0]]["label"] = f"the other {sum(len(rows[rank]) for rank in others)} ranks"
-    curves[lowest] = {"color": "#4f86b8", "linestyle": "--", "label": f"{called(rows[lowest])} (lowest peak)"}
-    curves[highest] = {"color": "black", "label": f"{called(rows[highest])} (highest peak)"}
+    curves[others[0]]["label"] = f"the other {sum(len(rows[rank].ranks) for rank in others)} ranks"
+    curves[lowest] = {"color": "#4f86b8", "linestyle": "--", "label": f"{rows[lowest].name} (lowest peak)"}
+    curves[highest] = {"color": "black", "label": f"{rows[highest].name} (highest peak)"}
     return curves
 
 
@@ -150,15 +139,13 @@ def bubbles(ax: Axes, causes: Mapping[str, Mapping[str, int]], *, title: str = "
                 linewidth=0.5)  # fmt: skip
         lefts = [left + width for left, width in zip(lefts, widths, strict=True)]
         label = part[0] if len(part) == 1 else f"{len(part)} smaller causes"
-        handles.append(Patch(facecolor=fill, hatch=hatch, edgecolor=EDGE, linewidth=0.5, label=label))
-    _rows(ax, list(causes))
+        handles.append(swatch(label, fill, hatch))
+    _rows(ax, list(causes), "idle time (ms)", title)
     ax.set_xlim(0, 1.14 * max((*lefts, 1e-6)))
     for position, total in enumerate(lefts if len(lefts) <= MOST_FULL else ()):
         ax.annotate(
             f"{total:.4g}", (total, position), (3, 0), textcoords="offset points", va="center", fontsize=FONT_SIZE
         )
-    ax.set_xlabel("idle time (ms)", fontsize=FONT_SIZE)
-    ax.set_title(title, fontsize=FONT_SIZE + 1, loc="left")
     legend_beside(ax, handles)
     return ax
 
@@ -185,19 +172,18 @@ def comparison(ax: Axes, rows: Sequence[ComparedRow], *, title: str = "", by_sam
         text = f"{milliseconds(row.step_time_ns)}, bubble {row.bubble_ratio:.1%}"
         text += f"; measured {milliseconds(row.measured_ns)}" if row.measured_ns else ""
         ax.annotate(text, (end, index), (8, 0), textcoords="offset points", va="center", fontsize=FONT_SIZE)
-    _rows(ax, [row.name for row in rows])
     longest = max((max(row.step_time_ns, row.measured_ns) for row in rows), default=1)
     time_axis(ax, int((1.6 if any(row.measured_ns for row in rows) else 1.3) * longest))
-    ax.set_xlabel(f"{time_called(by_sample)} (ms)", fontsize=FONT_SIZE)
-    ax.set_title(title or time_called(by_sample), fontsize=FONT_SIZE + 1, loc="left")
+    time = time_called(by_sample)
+    _rows(ax, [row.name for row in rows], f"{time} (ms)", title or time)
     _comparison_legend(ax, rows)
     return ax
 
 
 def _comparison_legend(ax: Axes, rows: Sequence[ComparedRow]) -> None:
     handles: list[Patch | Line2D] = [
-        Patch(facecolor="#7f9fbf", edgecolor=EDGE, linewidth=0.5, label="busy (mean over ranks)"),
-        Patch(facecolor="white", hatch="////", edgecolor=EDGE, linewidth=0.5, label="idle (bubble)"),
+        swatch("busy (mean over ranks)", "#7f9fbf"),
+        swatch("idle (bubble)", "white", "////"),
     ]
     if any(row.lower_bound_ns for row in rows):
         handles.append(Line2D([], [], color="black", linewidth=2, label="lower bound"))
@@ -208,10 +194,8 @@ def _comparison_legend(ax: Axes, rows: Sequence[ComparedRow]) -> None:
     legend_beside(ax, handles)
 
 
-def _rows(ax: Axes, names: Sequence[str]) -> None:
+def _rows(ax: Axes, names: Sequence[str], x_label: str, title: str) -> None:
     ax.set_yticks(*named(names))
     ax.set_ylim(len(names) - 0.45, -0.55)
     ax.tick_params(axis="y", length=0)
-    ax.tick_params(labelsize=FONT_SIZE)
-    for side in ("top", "right"):
-        ax.spines[side].set_visible(False)
+    frame(ax, x_label, title=title)

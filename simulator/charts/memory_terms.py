@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 from matplotlib.axes import Axes
 
-from simulator.charts.measures import UNITS
-from simulator.charts.style import EDGE, FILLS, FONT_SIZE, time_axis
+from costmodel.printing import unit_of
+from simulator.charts.style import EDGE, FILLS, legend_beside, time_axis
 from simulator.timeline import Timeline
 
 MOVING = "activations and messages"
@@ -33,7 +33,7 @@ def memory_by_term(
         End of the time axis, where that is not the timeline's.
     """
     points = timeline.memory[rank]
-    unit, size = next((name, size) for name, size in UNITS if timeline.peak_memory_bytes[rank] >= size or size == 1)
+    unit, size = unit_of(timeline.peak_memory_bytes[rank])
     end = max(end_ns, *(span.end_ns for span in timeline.spans), 1)
     times = [time_ns / 1e6 for time_ns, _ in points] + [end / 1e6]
     totals = [held for _, held in (*points, points[-1])]
@@ -46,15 +46,9 @@ def memory_by_term(
             label=name.replace("_", " "),
         )  # fmt: skip
         below = above
-    time_axis(ax, end)
+    time_axis(ax, end, unit, f"memory of {called or f'rank {rank}'} by term")
     ax.set_ylim(0, 1.08 * max(totals) / size)
-    ax.set_ylabel(unit, fontsize=FONT_SIZE)
-    ax.set_title(f"memory of {called or f'rank {rank}'} by term", fontsize=FONT_SIZE + 1, loc="left")
-    handles, labels = ax.get_legend_handles_labels()
-    ax.legend(
-        handles[::-1], labels[::-1], loc="upper left", bbox_to_anchor=(1.005, 1.0), borderaxespad=0,
-        fontsize=FONT_SIZE, frameon=False,
-    )  # fmt: skip
+    legend_beside(ax, ax.get_legend_handles_labels()[0][::-1])
     return ax
 
 

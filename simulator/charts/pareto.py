@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from matplotlib.axes import Axes
 
-from simulator.charts.measures import UNITS, time_called
-from simulator.charts.style import EDGE, FONT_SIZE
+from costmodel.printing import unit_of
+from simulator.charts.measures import time_called
+from simulator.charts.style import EDGE, FONT_SIZE, frame
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +47,7 @@ def pareto(
     ax: Axes, points: Sequence[ParetoPoint], *, limit_bytes: int = 0, stairs: bool = True, by_sample: bool = False
 ) -> Axes:
     """Draw the points, the stairs of those that nothing beats, and the limit (0: none)."""
-    unit, size = next(
-        each for each in UNITS if max((p.peak_bytes for p in points), default=1) >= each[1] or each[1] == 1
-    )
+    unit, size = unit_of(max((p.peak_bytes for p in points), default=1))
     front = not_beaten(points) if stairs else []
     ax.step([p.step_ns / 1e6 for p in front], [p.peak_bytes / size for p in front], where="post", color="#4f86b8",
             linestyle="--", linewidth=1.0, zorder=1)  # fmt: skip
@@ -66,14 +65,5 @@ def pareto(
                     xycoords=("axes fraction", "data"), textcoords="offset points")  # fmt: skip
     ax.margins(0.15, 0.2)
     time = time_called(by_sample)
-    ax.set_xlabel(f"{time} (ms)", fontsize=FONT_SIZE)
-    ax.set_ylabel(f"highest memory of a rank ({unit})", fontsize=FONT_SIZE)
-    ax.set_title(
-        f"{time} and memory: plans as numbers, other strategies of their ladders as dots",
-        fontsize=FONT_SIZE + 1,
-        loc="left",
-    )
-    ax.tick_params(labelsize=FONT_SIZE)
-    for side in ("top", "right"):
-        ax.spines[side].set_visible(False)
-    return ax
+    title = f"{time} and memory: plans as numbers, other strategies of their ladders as dots"
+    return frame(ax, f"{time} (ms)", f"highest memory of a rank ({unit})", title)

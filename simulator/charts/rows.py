@@ -5,6 +5,7 @@ out what a row looks like.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from simulator.timeline import Timeline
 
@@ -13,22 +14,33 @@ MOST_FULL = 40
 """Rows that get their full height and a name; more share the room of these."""
 
 
-def alike(timeline: Timeline) -> list[tuple[int, ...]]:
-    """Return the ranks of each row: those with the same actions, stages aside, in the same order at the same times.
+@dataclass(frozen=True, slots=True)
+class DrawnRow:
+    """Ranks that are alike: the first rank of the timeline among them, and the ranks of the plan that it shows."""
 
-    Memory that differs parts ranks too.
+    lead: int
+    ranks: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        """What is written at its side."""
+        return called(self.ranks)
+
+
+def rows_of(timeline: Timeline, ranks: Sequence[Sequence[int]] = ()) -> list[DrawnRow]:
+    """Return the rows: ranks with the same actions, stages aside, in the same order at the same times share one.
+
+    Memory that differs parts ranks too. Where each rank of the timeline represents several (a plan's blocks), `ranks`
+    are these; by default itself.
     """
     rows: dict[object, list[int]] = {}
     for rank, spans in enumerate(timeline.spans_by_rank):
-        row = ((span.action.kind, span.stream, span.start_ns, span.end_ns) for span in spans)
-        kept = timeline.memory[rank] if timeline.memory else ()
-        rows.setdefault((tuple(row), kept), []).append(rank)
-    return [tuple(row) for row in rows.values()]
-
-
-def standing_for(row: Sequence[int], ranks: Sequence[Sequence[int]]) -> list[int]:
-    """Return all ranks of a row, where each rank of a timeline represents several (itself when none are given)."""
-    return sorted(rank for lead in row for rank in (ranks[lead] if ranks else (lead,)))
+        row = tuple((span.action.kind, span.stream, span.start_ns, span.end_ns) for span in spans)
+        rows.setdefault((row, timeline.memory[rank] if timeline.memory else ()), []).append(rank)
+    return [
+        DrawnRow(row[0], tuple(sorted(rank for lead in row for rank in (ranks[lead] if ranks else (lead,)))))
+        for row in rows.values()
+    ]
 
 
 def called(ranks: Sequence[int]) -> str:

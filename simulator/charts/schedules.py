@@ -4,12 +4,10 @@ Takes figures that others computed (`simulator.comparison`). Leaves out what hap
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
 
-from simulator.charts.style import FONT_SIZE, LINES, legend_beside, shade
+from simulator.charts.style import LINES, frame, legend_beside, shade
 
 CURVES_INCHES = 3.0
 MARKERS = "osD^v<>Pphd*X8"
@@ -25,21 +23,10 @@ def schedule_curves(ax: Axes, curves: Mapping[str, Sequence[tuple[float, float]]
     x_label, y_label : str
     """
     drawn = {name: points for name, points in curves.items() if points}
-    handles = []
     for index, (name, points) in enumerate(drawn.items()):
-        style: dict[str, Any] = {
-            "color": shade(index % 7, 7),
-            "linestyle": LINES[index % len(LINES)],
-            "marker": MARKERS[index % len(MARKERS)],
-            "markersize": 4,
-            "linewidth": 1.1,
-        }
-        ax.plot([x for x, _ in points], [y for _, y in points], **style)
-        handles.append(Line2D([], [], label=name, **style))
-    ax.set_xlabel(x_label, fontsize=FONT_SIZE)
-    ax.set_ylabel(y_label, fontsize=FONT_SIZE)
-    ax.tick_params(labelsize=FONT_SIZE)
-    for side in ("top", "right"):
-        ax.spines[side].set_visible(False)
-    legend_beside(ax, handles)
+        ax.plot(
+            [x for x, _ in points], [y for _, y in points], label=name, color=shade(index % 7, 7),
+            linestyle=LINES[index % len(LINES)], marker=MARKERS[index % len(MARKERS)], markersize=4, linewidth=1.1,
+        )  # fmt: skip
+    legend_beside(frame(ax, x_label, y_label))
     return ax

@@ -32,10 +32,10 @@ Node = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class _Layers:
-    """Nodes of each layer from top to bottom, and the node before and after each along the edges."""
+    """Nodes of each layer from top to bottom, and those of each edge from its source to its target."""
 
     rows: list[list[Node]]
-    links: list[tuple[Node, Node]]
+    paths: list[list[Node]]
 
 
 def stage_graph_height(graph: StageGraph) -> float:
@@ -66,11 +66,11 @@ def stage_graph_picture(
     ranks : sequence of sequence of int
         Ranks of each stage, where the graph's represent several each.
     """
-    place = stage_places(graph)
+    place, paths = stage_places(graph)
     layers = 1 + max(round(x) for x, _ in place.values())
     ax.set_xlim(*_width(layers))
-    for number, edge in enumerate(graph.edges):
-        _arrow(ax, number, edge, place, (edge_labels or {}).get((edge.source, edge.target), ""))
+    for edge, path in zip(graph.edges, paths, strict=True):
+        _arrow(ax, edge, [place[node] for node in path], (edge_labels or {}).get((edge.source, edge.target), ""))
     for stage in range(graph.num_stages):
         where = called(ranks[stage] if ranks else graph.ranks[stage])
         _box(ax, place[stage, -1], graph, stage, [where, *captions[stage : stage + 1]])
@@ -82,14 +82,15 @@ def stage_graph_picture(
     return ax
 
 
-def stage_places(graph: StageGraph) -> dict[Node, tuple[float, float]]:
-    """Return where each node lies: its layer, and its height above the middle, in boxes.
+def stage_places(graph: StageGraph) -> tuple[dict[Node, tuple[float, float]], list[list[Node]]]:
+    """Return where each node lies, its layer and its height above the middle in boxes, and the nodes of each edge.
 
     Nodes are (stage, -1), and (number of an edge, layer) where a long edge passes a layer.
     """
     layers = _layers(graph)
     _untangle(layers)
-    return {node: (float(x), (len(row) - 1) / 2 - y) for x, row in enumerate(layers.rows) for y, node in enumerate(row)}
+    place = {n: (float(x), (len(row) - 1) / 2 - y) for x, row in enumerate(layers.rows) for y, n in enumerate(row)}
+    return place, layers.paths
 
 
 def _layers(graph: StageGraph) -> _Layers:
@@ -99,25 +100,25 @@ def _layers(graph: StageGraph) -> _Layers:
     rows: list[list[Node]] = [[] for _ in range(max(layer) + 1)]
     for stage in range(graph.num_stages):
         rows[layer[stage]].append((stage, -1))
-    links = []
+    paths = []
     for number, edge in enumerate(graph.edges):
         passed: list[Node] = [(number, x) for x in range(layer[edge.source] + 1, layer[edge.target])]
         for node in passed:
             rows[node[1]].append(node)
-        path = [(edge.source, -1), *passed, (edge.target, -1)]
-        links += list(pairwise(path))
-    return _Layers(rows, links)
+        paths.append([(edge.source, -1), *passed, (edge.target, -1)])
+    return _Layers(rows, paths)
 
 
 def _untangle(layers: _Layers) -> None:
     """Order each layer by the mean height of its neighbours, sweeping forth and back."""
+    links = [link for path in layers.paths for link in pairwise(path)]
     for sweep in range(SWEEPS):
         forth = sweep % 2 == 0
         height = {node: y - (len(row) - 1) / 2 for row in layers.rows for y, node in enumerate(row)}
         for row in layers.rows if forth else reversed(layers.rows):
             means = {}
             for node in row:
-                near = [a if forth else b for a, b in layers.links if (b if forth else a) == node]
+                near = [a if forth else b for a, b in links if (b if forth else a) == node]
                 means[node] = sum(height[other] for other in near) / len(near) if near else height[node]
             row.sort(key=lambda node: (means[node], node))
             height.update({node: y - (len(row) - 1) / 2 for y, node in enumerate(row)})
@@ -157,14 +158,9 @@ def _letters(ax: Axes) -> int:
     return int(points / (0.55 * FONT_SIZE))
 
 
-def _arrow(ax: Axes, number: int, edge: StageEdge, place: Mapping[Node, tuple[float, float]], label: str) -> None:
+def _arrow(ax: Axes, edge: StageEdge, places: Sequence[tuple[float, float]], label: str) -> None:
     """Draw an edge as a smooth curve through the places where it passes layers; dashed without gradient."""
-    first, last = place[edge.source, -1], place[edge.target, -1]
-    passed = [place[number, x] for x in range(round(first[0]) + 1, round(last[0]))]
-    points = [(first[0] + BOX_WIDTH / 2, first[1])]
-    for x, y in passed:
-        points += [(x - BOX_WIDTH / 2, y), (x + BOX_WIDTH / 2, y)]
-    points.append((last[0] - BOX_WIDTH / 2, last[1]))
+    points = [(x + side * BOX_WIDTH / 2, y) for x, y in places for side in (-1, 1)][1:-1]
     vertices, codes = [points[0]], [Path.MOVETO]
     for (x0, y0), (x1, y1) in pairwise(points):
         middle = (x0 + x1) / 2
@@ -179,12 +175,5 @@ def _arrow(ax: Axes, number: int, edge: StageEdge, place: Mapping[Node, tuple[fl
     if label and _letters(ax) >= FEWEST_LETTERS:
         (x0, y0), (x1, y1) = points[0], points[1]
         box = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
-        ax.text(
-            (x0 + x1) / 2,
-            (y0 + y1) / 2,
-            label,
-            ha="center",
-            va="center",
-            fontsize=FONT_SIZE - 1.5,
-            bbox=box,
-        )
+        place = ((x0 + x1) / 2, (y0 + y1) / 2)
+        ax.text(*place, label, ha="center", va="center", fontsize=FONT_SIZE - 1.5, bbox=box)

@@ -6,7 +6,7 @@ same bytes. Leaves out what is drawn.
 """
 
 import io
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,6 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
-from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.text import Text
 
@@ -44,7 +43,7 @@ class Style:
 
     def patch(self) -> Patch:
         """Return the legend's sample."""
-        return Patch(facecolor=self.fill, hatch=self.hatch, edgecolor=EDGE, linewidth=0.5, label=self.name)
+        return swatch(self.name, self.fill, self.hatch)
 
 
 STYLES = {
@@ -77,6 +76,13 @@ LINES = ("-", "--", "-.", ":")
 def style_of(kind: Kind) -> Style:
     """Return the style of a kind of action."""
     return STYLES.get(kind, OTHER)
+
+
+def styles_of(kinds: Iterable[Kind]) -> list[Style]:
+    """Return the styles of the kinds that are there, each once."""
+    present = set(kinds)
+    found = {style.name: style for kind, style in STYLES.items() if kind in present}
+    return [*found.values(), *([OTHER] if present - set(STYLES) else [])]
 
 
 def darker(colour: str, share: float) -> str:
@@ -152,21 +158,35 @@ def _settle(figure: Figure) -> None:
             ax.set_position((left, bottom, width, height))
 
 
-def time_axis(ax: Axes, end_ns: int) -> None:
-    """Make the horizontal axis one of milliseconds from 0 to `end_ns` (drawn values are ms)."""
-    ax.set_xlim(0, max(end_ns, 1) / 1e6)
-    ax.set_xlabel("time (ms)", fontsize=FONT_SIZE)
+def frame(ax: Axes, x_label: str, y_label: str = "", title: str = "") -> Axes:
+    """Write labels and title in the charts' letters, and leave out the frame's upper and right side."""
+    ax.set_xlabel(x_label, fontsize=FONT_SIZE)
+    ax.set_ylabel(y_label, fontsize=FONT_SIZE)
+    ax.set_title(title, fontsize=FONT_SIZE + 1, loc="left")
     ax.tick_params(labelsize=FONT_SIZE)
     for side in ("top", "right"):
         ax.spines[side].set_visible(False)
+    return ax
 
 
-def legend_beside(ax: Axes, handles: Sequence[Patch | Line2D], title: str | None = None) -> None:
-    """Put the legend to the right of the data."""
+def time_axis(ax: Axes, end_ns: int, y_label: str = "", title: str = "") -> None:
+    """Make the horizontal axis one of milliseconds from 0 to `end_ns` (drawn values are ms)."""
+    ax.set_xlim(0, max(end_ns, 1) / 1e6)
+    frame(ax, "time (ms)", y_label, title)
+
+
+def legend_beside(ax: Axes, handles: Sequence[Any] | None = None, title: str | None = None) -> None:
+    """Put the legend to the right of the data, of all that has a label where none is given."""
     ax.legend(
-        handles=list(handles), title=title, loc="upper left", bbox_to_anchor=(1.005, 1.0), borderaxespad=0,
-        fontsize=FONT_SIZE, title_fontsize=FONT_SIZE, frameon=False, handlelength=2.2, handleheight=1.3,
+        handles=ax.get_legend_handles_labels()[0] if handles is None else handles, title=title, loc="upper left",
+        bbox_to_anchor=(1.005, 1.0), borderaxespad=0, fontsize=FONT_SIZE, title_fontsize=FONT_SIZE, frameon=False,
+        handlelength=2.2, handleheight=1.3,
     )  # fmt: skip
+
+
+def swatch(label: str, fill: str, hatch: str = "") -> Patch:
+    """Return a legend's sample of a filled area."""
+    return Patch(facecolor=fill, hatch=hatch, edgecolor=EDGE, linewidth=0.5, label=label)
 
 
 def milliseconds(time_ns: float) -> str:

@@ -4,42 +4,80 @@ A row a rank, or for all ranks that are alike, first on top; a bar an action, wi
 Where a rank has several stages, later ones are darker. Draws only: times come from a `Timeline`. Leaves out links.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
 from simulator.actions import COMPUTE, Kind
-from simulator.charts.rows import MOST_FULL, alike, called, named, rows_inches, standing_for
+from simulator.charts.rows import MOST_FULL, called, named, rows_inches, rows_of
 from simulator.charts.style import (
     AXIS_SHARE,
     EDGE,
     FONT_SIZE,
-    OTHER,
-    STYLES,
+    Style,
     darker,
     legend_beside,
     milliseconds,
     style_of,
+    styles_of,
     time_axis,
 )
 from simulator.timeline import Span, Timeline
 
 LARGEST_DARKENING = 0.25
 LABELS_AT_MOST = 4000
+WORK, MESSAGES = ("compute", "collective"), ("send", "receive")
+SHOWN = (*WORK, "offload", "reload")
+LANES = {"send": (0.5, 0.3), "receive": (0.5, 0.3), "compute": (0.5, 0.84), "collective": (0.84, 0.2),
+         "offload": (0.12, 0.09), "reload": (0.21, 0.09)}  # fmt: skip
+"""Middle and height of each stream's bars, in rows from the top."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
-    """Where a rank's bars lie: lower edge and height, in rows from the top."""
+class Bars:
+    """Bars of one rank that look alike: the actions of one kind, stage, slice and stream.
 
-    bottom: float
-    height: float
+    `fill` is darker where the rank has several stages and it is of a later one.
+    """
+
+    spans: Sequence[Span]
+    fill: str
+
+    @property
+    def style(self) -> Style:
+        """Of the kind of its actions."""
+        return style_of(self.spans[0].action.kind)
+
+    @property
+    def stream(self) -> str:
+        """A key of `LANES`."""
+        return self.spans[0].stream
+
+
+def bars_of(spans: Sequence[Span], streams: Collection[str]) -> list[Bars]:
+    """Return the bars of one rank's streams; those of lanes that others cover come first."""
+    groups: dict[tuple[str, str, int, int], list[Span]] = {}
+    for span in spans:
+        action = span.action
+        if span.stream in streams and span.end_ns > span.start_ns:
+            groups.setdefault((span.stream, action.kind, action.stage, action.slice_index), []).append(span)
+    stages = sorted({s.action.stage for s in spans if s.action.kind in COMPUTE})
+    lanes = list(LANES)
+    return [
+        Bars(members, darker(style_of(members[0].action.kind).fill, LARGEST_DARKENING * _later(stages, stage)))
+        for (_, _, stage, _), members in sorted(groups.items(), key=lambda group: lanes.index(group[0][0]))
+    ]
+
+
+def _later(stages: Sequence[int], stage: int) -> float:
+    """Return how far behind the first of a rank's stages one is, 1 for the last."""
+    return stages.index(stage) / max(1, len(stages) - 1) if stage in stages else 0.0
 
 
 def gantt_height(num_ranks: int) -> float:
-    """Return a good height in inches for a Gantt picture of a number of ranks (rows: `simulator.charts.alike`)."""
+    """Return a good height in inches for a Gantt picture of a number of ranks (`simulator.charts.rows_of`)."""
     return 0.9 + rows_inches(num_ranks, 3)
 
 
@@ -69,21 +107,15 @@ def gantt(
     ranks : sequence of sequence of int
         Ranks that each rank of the timeline represents (a plan's blocks); by default itself.
     """
-    rows = alike(timeline)
-    names = [called(standing_for(row, ranks)) for row in rows]
-    _frame(ax, names, max(end_ns, timeline.end_ns))
-    spans = timeline.spans_by_rank
-    for place, (rank, *_) in enumerate(rows):
-        own = spans[rank]
-        _bars(ax, _of(own, ("compute",)), _Row(place - 0.42, 0.84), _chunks(own))
-        collectives = _Row(place - 0.42 + 0.84 - 0.14, 0.14)
-        _bars(ax, _of(own, ("collective",)), collectives, {})
-        for lane, stream in enumerate(("offload", "reload")):
-            _bars(ax, _of(own, (stream,)), _Row(place - 0.42 + 0.09 * lane, 0.09), {})
+    rows = rows_of(timeline, ranks)
     summary = f"step {milliseconds(timeline.step_time_ns)}, bubble {timeline.bubble_ratio:.1%}"
-    ax.set_title(f"{title}: {summary}" if title else summary, fontsize=FONT_SIZE + 1, loc="left")
-    shown = ("compute", "collective", "offload", "reload")
-    legend_beside(ax, _samples(span.action.kind for span in timeline.spans if span.stream in shown))
+    _frame(ax, [row.name for row in rows], max(end_ns, timeline.end_ns), f"{title}: {summary}" if title else summary)
+    spans = timeline.spans_by_rank
+    for place, row in enumerate(rows):
+        for bars in bars_of(spans[row.lead], SHOWN):
+            middle, height = LANES[bars.stream]
+            _draw(ax, bars, place - 0.5 + middle - height / 2, height, len(spans[row.lead]))
+    legend_beside(ax, _samples(span.action.kind for span in timeline.spans if span.stream in SHOWN))
     return ax
 
 
@@ -97,81 +129,60 @@ def predicted_and_measured(
     """
     num_ranks = max(predicted.num_ranks, measured.num_ranks)
     names = [called((rank,)) for rank in range(num_ranks)]
-    _frame(ax, names, max(end_ns, predicted.end_ns, measured.end_ns))
-    for lower, timeline in enumerate((predicted, measured)):
-        for rank, spans in enumerate(timeline.spans_by_rank):
-            row = _Row(rank - 0.42 + 0.42 * lower, 0.4)
-            if lower:
-                _bars(ax, _of(spans, ("send", "receive")), _Row(row.bottom + 0.13, 0.14), {})
-            _bars(ax, _of(spans, ("compute", "collective")), row, _chunks(spans))
-            if num_ranks <= MOST_FULL:
-                ax.text(
-                    0, row.bottom + 0.2, ("predicted ", "measured ")[lower], ha="right", va="center",
-                    fontsize=FONT_SIZE - 2,
-                )  # fmt: skip
-    ax.tick_params(axis="y", pad=46)
     error = predicted.step_time_ns / measured.step_time_ns - 1 if measured.step_time_ns else 0.0
     both = f"predicted {milliseconds(predicted.step_time_ns)}, measured {milliseconds(measured.step_time_ns)}"
     summary = f"{both} ({error:+.1%})" + (f"\n{note}" if note else "")
-    ax.set_title(f"{title}: {summary}" if title else summary, fontsize=FONT_SIZE + 1, loc="left")
-    legend_beside(ax, _samples(s.action.kind for s in (*_shown(predicted), *measured.spans)))
+    end_ns = max(end_ns, predicted.end_ns, measured.end_ns)
+    _frame(ax, names, end_ns, f"{title}: {summary}" if title else summary)
+    for lower, timeline in enumerate((predicted, measured)):
+        for rank, spans in enumerate(timeline.spans_by_rank):
+            bottom = rank - 0.42 + 0.42 * lower
+            for bars in bars_of(spans, (*WORK, *MESSAGES) if lower else WORK):
+                place = (bottom + 0.13, 0.14) if bars.stream in MESSAGES else (bottom, 0.4)
+                _draw(ax, bars, *place, len(spans))
+            if num_ranks <= MOST_FULL:
+                ax.text(
+                    0, bottom + 0.2, ("predicted ", "measured ")[lower], ha="right", va="center",
+                    fontsize=FONT_SIZE - 2,
+                )  # fmt: skip
+    ax.tick_params(axis="y", pad=46)
+    of_work = (span for span in predicted.spans if span.stream in WORK)
+    legend_beside(ax, _samples(s.action.kind for s in (*of_work, *measured.spans)))
     return ax
 
 
-def _shown(timeline: Timeline) -> Iterable[Span]:
-    return (span for span in timeline.spans if span.stream in ("compute", "collective"))
+def _draw(ax: Axes, bars: Bars, bottom: float, height: float, crowd: int) -> None:
+    """Draw bars that look alike, with their micro-batches where a rank of `crowd` actions leaves room."""
+    few = ax.get_ylim()[0] <= MOST_FULL
+    ax.broken_barh(
+        [(s.start_ns / 1e6, (s.end_ns - s.start_ns) / 1e6) for s in bars.spans],
+        (bottom, height),
+        facecolor=bars.fill,
+        hatch=bars.style.hatch,
+        edgecolor=EDGE,
+        linewidth=0.4 if crowd < 300 and few else 0.0,
+    )
+    if height > 0.3 and crowd <= LABELS_AT_MOST and few:
+        _labels(ax, bars, bottom + height / 2, FONT_SIZE - (1 if height > 0.5 else 2))
 
 
-def _of(spans: Sequence[Span], streams: Sequence[str]) -> list[Span]:
-    return [s for s in spans if s.stream in streams and s.end_ns > s.start_ns]
-
-
-def _chunks(spans: Sequence[Span]) -> dict[int, float]:
-    """Return how much darker each stage of a rank is drawn."""
-    stages = sorted({s.action.stage for s in spans if s.action.kind in COMPUTE})
-    return {stage: LARGEST_DARKENING * i / max(1, len(stages) - 1) for i, stage in enumerate(stages)}
-
-
-def _bars(ax: Axes, spans: Sequence[Span], row: _Row, chunks: dict[int, float]) -> None:
-    """Draw the bars of one row, one collection a kind and stage."""
-    groups: dict[tuple[Kind, int], list[Span]] = {}
-    for span in spans:
-        groups.setdefault((span.action.kind, span.action.stage if chunks else -1), []).append(span)
-    for (kind, stage), members in groups.items():
-        style = style_of(kind)
-        ax.broken_barh(
-            [(s.start_ns / 1e6, (s.end_ns - s.start_ns) / 1e6) for s in members],
-            (row.bottom, row.height),
-            facecolor=darker(style.fill, chunks.get(stage, 0.0)),
-            hatch=style.hatch,
-            edgecolor=EDGE,
-            linewidth=0.4 if len(spans) < 300 and ax.get_ylim()[0] <= MOST_FULL else 0.0,
-        )
-    if row.height > 0.3 and len(spans) <= LABELS_AT_MOST and ax.get_ylim()[0] <= MOST_FULL:
-        _labels(ax, spans, row)
-
-
-def _labels(ax: Axes, spans: Sequence[Span], row: _Row) -> None:
+def _labels(ax: Axes, bars: Bars, middle: float, size: float) -> None:
     """Write the micro-batch into each bar that is wide enough for it."""
-    figure = ax.get_figure(root=True)
-    if figure is None:
-        return
-    points_a_ms = 72 * figure.get_figwidth() * AXIS_SHARE / ax.get_xlim()[1]
-    size = FONT_SIZE - (1 if row.height > 0.5 else 2)
-    for span in spans:
+    figure, style = ax.get_figure(root=True), bars.style
+    points_a_ms = 72 * (figure.get_figwidth() if figure else 0) * AXIS_SHARE / ax.get_xlim()[1]
+    box = {"facecolor": style.fill, "edgecolor": "none", "pad": 1.2} if style.hatch else None
+    for span in bars.spans:
         text = str(span.action.microbatch) if span.action.microbatch >= 0 else ""
         width = (span.end_ns - span.start_ns) / 1e6 * points_a_ms
         if text and width > 0.62 * size * len(text) + 2:
-            style = style_of(span.action.kind)
-            box = {"facecolor": style.fill, "edgecolor": "none", "pad": 1.2} if style.hatch else None
             ax.text(
-                (span.start_ns + span.end_ns) / 2e6, row.bottom + row.height / 2, text,
+                (span.start_ns + span.end_ns) / 2e6, middle, text,
                 ha="center", va="center_baseline", fontsize=size, color=style.text, bbox=box, clip_on=True,
             )  # fmt: skip
 
 
-def _frame(ax: Axes, names: Sequence[str], end_ns: int) -> None:
-    time_axis(ax, end_ns)
+def _frame(ax: Axes, names: Sequence[str], end_ns: int, title: str) -> None:
+    time_axis(ax, end_ns, title=title)
     ax.set_ylim(len(names) - 0.5, -0.5)
     places, shown = named(names)
     ax.set_yticks(places, shown)
@@ -182,7 +193,4 @@ def _frame(ax: Axes, names: Sequence[str], end_ns: int) -> None:
 
 def _samples(kinds: Iterable[Kind]) -> list[Patch]:
     """Return legend samples of the kinds that are there, each name once."""
-    present = set(kinds)
-    named = {STYLES[kind].name: STYLES[kind] for kind in STYLES if kind in present}
-    others = [OTHER] if present - set(STYLES) else []
-    return [style.patch() for style in (*named.values(), *others)]
+    return [style.patch() for style in styles_of(kinds)]

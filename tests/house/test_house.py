@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.repository import ROOT
 
-HEAVY = ("numpy", "pandas", "torch", "ortools", "matplotlib", "numba", "rich", "networkx")
+HEAVY = ("numpy", "pandas", "torch", "ortools", "matplotlib", "numba", "rich", "networkx", "shtab")
 
 
 def python(code: str, *, cwd: Path = ROOT, path: Path = ROOT) -> subprocess.CompletedProcess[str]:

@@ -392,6 +392,13 @@ def test_what_plan_would_now_choose_stands_beside_the_plan_as_it_is(
     assert rows[1]["replanned"]["step_time_ns"] == make_plan(problem).plan.prediction.step_time_ns
 
 
+def test_the_picture_of_a_change_draws_the_plan_as_it_is_and_under_it(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer(folder, f"--set link.ib.bandwidth=0.1x --chart {folder / 'set.svg'}", capsys)
+    assert (folder / "set.svg").stat().st_size
+
+
 def test_the_picture_of_the_same_questions_has_the_same_bytes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = "--sweep link.ib.bandwidth=0.5x,2x --tornado --jitter 5% --scenarios 20 --chart"
     pictures = []

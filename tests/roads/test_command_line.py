@@ -120,17 +120,18 @@ def test_flags_are_as_they_were_frozen() -> None:
 COMPLETED = """
 source penstock.bash
 complete -p penstock
-try() { COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _penstock; echo "${COMPREPLY[*]}"; }
+try() { COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=(); _shtab_penstock; echo "${COMPREPLY[*]}"; }
 try penstock com
 try penstock plan profile.json --tar
 try penstock plan profile.json --target meg
 try penstock completion ""
+touch plan.json
 try penstock show plan
-try penstock plan profile.json --pin ""
+try penstock plan profile.json --pin pl
 """
 
 
-def test_bash_completes_commands_flags_and_their_values_and_leaves_files_to_itself(tmp_path: Path) -> None:
+def test_bash_completes_commands_flags_their_values_and_files(tmp_path: Path) -> None:
     bash = shutil.which("bash")
     if bash is None:
         pytest.skip("no bash here: its completion is not tested")
@@ -138,13 +139,13 @@ def test_bash_completes_commands_flags_and_their_values_and_leaves_files_to_itse
     done = subprocess.run([bash, "--norc", "-c", COMPLETED], cwd=tmp_path, capture_output=True, text=True)
     assert done.stderr == ""
     assert done.stdout.splitlines() == [
-        "complete -o default -F _penstock penstock",
+        "complete -o bashdefault -F _shtab_penstock penstock",
         "compare completion",
         "--target",
         "megatron",
         "bash zsh fish",
-        "",
-        "",
+        "plan.json",
+        "plan.json",
     ]
 
 

@@ -90,9 +90,7 @@ def test_gantt_has_a_row_a_rank_a_bar_an_action_and_the_time_in_milliseconds(tim
     assert ax.get_xlim() == (0, max(s.end_ns for s in timeline.spans) / 1e6)
     bars = sum(len(collection.get_paths()) for collection in ax.collections)
     assert bars == sum(s.stream == "compute" for s in timeline.spans) == 20
-    assert (
-        texts(ax) == ["0", "0", "0", "1", "1", "1", "2", "2", "2"] * 2
-    )  # micro-batches of F, I and W on two ranks; OPT has none
+    assert sorted(texts(ax)) == ["0"] * 6 + ["1"] * 6 + ["2"] * 6  # F, I and W on two ranks; OPT has no micro-batch
     assert legend_of(ax) == ["F forward", "I input gradient", "W weight gradient", "optimizer"]
     assert ax.get_title(loc="left").startswith("split: step ")
 
@@ -235,7 +233,7 @@ def test_a_name_with_dollars_is_no_formula(timeline: Timeline, tmp_path: Path) -
 def test_a_limit_far_above_memory_is_said_and_a_near_one_drawn(timeline: Timeline) -> None:
     far, near = memory(one_axis(), timeline, limit_bytes=2**40), memory(one_axis(), timeline, limit_bytes=2**22)
     assert (texts(far), texts(near)) == ([], ["limit 4 MiB"])
-    assert "far below the limit of 1024 GiB" in far.get_title(loc="left")
+    assert "far below the limit of 1 TiB" in far.get_title(loc="left")
 
 
 POINTS = [

@@ -123,10 +123,10 @@ def states_of(amounts: Amounts, training: TrainingJob, zero: int, offload: str, 
     summed = amounts.trainable // width * training.gradient_width(0) if training.mixed else amounts.trainable
     sizes = (amounts.weights, summed, optimizer, master)
     parameters, gradients, optimizer, master = (ceil(size, n) for size, n in zip(sizes, shares, strict=True))
-    held = parameters, gradients, optimizer, master
-    named = held if offload == "parameters" else (0, *held[1:]) if offload == "optimizer" else (0, 0, 0, 0)
+    all_sizes = (parameters, gradients, optimizer, master)
+    named = {"parameters": all_sizes, "optimizer": (0, *all_sizes[1:])}.get(offload, (0, 0, 0, 0))
     moved = [int(fraction * size) for size in named]
-    return States(*(size - gone for size, gone in zip(held, moved, strict=True)), sum(moved))
+    return States(*(size - gone for size, gone in zip(all_sizes, moved, strict=True)), sum(moved))
 
 
 def both(dense: States, experts: States) -> States:

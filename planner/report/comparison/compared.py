@@ -101,6 +101,16 @@ class ComparedPlan:
             return None
         return Measurement(self.plan, self.predicted, read_measured(self.measured, self.plan))
 
+    @property
+    def measured_timeline(self) -> Timeline | None:
+        """What was measured, where it was run."""
+        return self.measurement.measured if self.measurement else None
+
+    @property
+    def longest_ns(self) -> int:
+        """The step that takes longer, predicted or measured."""
+        return max(each.step_time_ns for each in (self.predicted, self.measured_timeline) if each)
+
     @cached_property
     def idle(self) -> BubbleCauses:
         """Every idle nanosecond of each block with its cause."""

@@ -6,18 +6,14 @@ or on constants of another standing, do not compare, so such rows are marked. Le
 (`planner.report.comparison.pictures`, `planner.report.html`).
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from costmodel.codec import to_json
-from planner.plan.fitting import fitting_of
-from planner.plan.replay import depth
 from planner.report.comparison.compared import ASSUMED, ComparedPlan
 from planner.report.comparison.machines import unlike_parts
-from planner.report.comparison.side_by_side import difference, tables
-from planner.report.summary.rates import mfu, mfu_causal, samples_per_s, tokens_per_s
+from planner.report.comparison.side_by_side import tables
+from planner.report.summary.figures import figures
 from planner.report.summary.standing import standings
 from planner.report.summary.text import Table
 from simulator.timeline import Timeline
@@ -26,8 +22,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from pandas import DataFrame
-
-    from planner.report.comparison.pictures import Picture
 
 
 @dataclass(frozen=True)
@@ -78,40 +72,23 @@ class Comparison:
         return [self._row(compared) for compared in self.plans]
 
     def _row(self, compared: ComparedPlan) -> dict[str, object]:
-        plan = compared.plan
-        prediction, search = plan.prediction, plan.search
+        plan, measurement = compared.plan, compared.measurement
         return {
             "plan": compared.name,
-            "model": plan.model_name,
-            "schedule": plan.schedule,
-            "stages": len(plan.stages),
-            "depth": depth(plan),
-            "ranks": len(plan.orders),
-            "microbatches": plan.batch.num_microbatches,
-            "microbatch_size": plan.batch.microbatch_size,
-            "step_time_ns": prediction.step_time_ns,
-            "step_time_interval_ns": prediction.step_time_interval_ns,
-            "span_ns": prediction.span_ns,
-            "samples_per_s": samples_per_s(compared.plan),
-            "tokens_per_s": tokens_per_s(plan),
-            "mfu": mfu(plan),
-            "mfu_causal": mfu_causal(plan),
-            "bubble_ratio": prediction.bubble_ratio,
+            **figures(
+                plan,
+                "model schedule stages depth ranks microbatches microbatch_size step_time_ns step_time_interval_ns "
+                "span_ns samples_per_s tokens_per_s mfu mfu_causal bubble_ratio",
+            ),
             "bubble_causes": dict(compared.causes),
             "communication": compared.communication.to_json(),
-            "peak_memory_bytes": max(prediction.peak_memory_bytes),
-            "peak_memory_bytes_per_rank": list(prediction.peak_memory_bytes),
-            "peak_memory_upper_bytes": max(prediction.peak_memory_upper_bytes),
+            "peak_memory_bytes": max(plan.prediction.peak_memory_bytes),
+            "peak_memory_bytes_per_rank": list(plan.prediction.peak_memory_bytes),
+            "peak_memory_upper_bytes": max(plan.prediction.peak_memory_upper_bytes),
             "memory_limit_bytes": compared.limit_bytes,
-            "fits": fitting_of(plan),
-            "lower_bound_ns": search.lower_bound_ns,
-            "gap": search.gap,
-            "scope": search.scope,
-            "status": search.status,
-            "assumptions": to_json(plan.assumptions),
-            "standing": standings(plan),
+            **figures(plan, "fits lower_bound_ns gap scope status assumptions standing"),
             "differs_in": self.differing(compared),
-            "measured": compared.measurement.to_json() if compared.measurement else None,
+            "measured": measurement.to_json() if measurement else None,
         }
 
     def table(self) -> "DataFrame":
@@ -131,40 +108,23 @@ class Comparison:
         from planner.report.comparison.pictures import compared_row
         from simulator.charts import comparison
 
-        rows = [compared_row(picture) for picture in self._pictures()]
-        return comparison(ax, rows, by_sample=self.by_sample)
+        return comparison(ax, list(map(compared_row, self.plans)), by_sample=self.by_sample)
 
     def figure(self) -> "Figure":
         """Return the whole picture: stage graphs, timelines on one axis, the comparison."""
         from planner.report.comparison.pictures import compare_figure
 
-        return compare_figure(list(self._pictures()), comparable=self.comparable, by_sample=self.by_sample)
+        return compare_figure(self.plans, comparable=self.comparable, by_sample=self.by_sample)
 
     def timelines(self) -> list[tuple[str, Timeline]]:
         """Return all timelines, each with its name."""
         rows = []
-        for name, compared in self.named():
-            if compared.measurement:
-                measured = compared.measurement.measured
-                rows += [(f"{name} predicted", compared.predicted), (f"{name} measured", measured)]
-            else:
-                rows.append((name, compared.predicted))
+        for each in self.plans:
+            predicted = f"{each.short} predicted" if each.measured_timeline else each.short
+            rows.append((predicted, each.predicted))
+            rows += [(f"{each.short} measured", each.measured_timeline)] if each.measured_timeline else []
         return rows
 
     def text(self) -> list[str | Table]:
         """Return what people read."""
         return tables(self.plans, self.differing)
-
-    def _pictures(self) -> "Iterator[Picture]":
-        from planner.report.comparison.pictures import Picture
-
-        for name, compared in self.named():
-            measurement = compared.measurement
-            if measurement:
-                yield Picture(name, compared, measurement.measured, difference(measurement))
-            else:
-                yield Picture(name, compared)
-
-    def named(self) -> list[tuple[str, ComparedPlan]]:
-        """Return each plan with the stem of its name, or with the whole where two stems are the same."""
-        return [(each.short, each) for each in self.plans]

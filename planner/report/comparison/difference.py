@@ -12,11 +12,10 @@ from costmodel.errors import DoesNotMatch
 from costmodel.machines.cluster import CLUSTER
 from costmodel.stages.costs import STAGE_COST
 from planner.plan import Plan
-from planner.plan.rung import rung
 from planner.report.comparison.machines import Pairs, flat, unlike
 from planner.report.comparison.moved import Moved
-from planner.report.summary.rates import samples_per_s
-from planner.report.summary.text import Table, duration, percent, size
+from planner.report.summary.figures import SHARES, figures, told
+from planner.report.summary.text import Table
 
 MOST_SHOWN = 12
 """Differences between machines that people are told; the JSON has all."""
@@ -45,7 +44,7 @@ class PlanDifference:
     @cached_property
     def figures(self) -> Pairs:
         """Figures of both, whether they differ or not."""
-        both = (_figures(self.old), _figures(self.new))
+        both = [figures(plan, _CALLED) for plan in (self.old, self.new)]
         return {name: (both[0][name], both[1][name]) for name in both[0]}
 
     @cached_property
@@ -97,15 +96,15 @@ class PlanDifference:
         yield f"moved        {moved}{orders}"
         for name in ("assumptions", "cluster", "prices"):
             pairs: Pairs = getattr(self, name)
-            told = [f"{key} {_said(a)} to {_said(b)}" for key, (a, b) in pairs.items()]
-            more = len(told) - MOST_SHOWN
-            if told:
-                yield f"{name:<12} {'; '.join(told[:MOST_SHOWN])}" + (f"; {more} more: see --json" if more > 0 else "")
+            said = [f"{key} {_said(a)} to {_said(b)}" for key, (a, b) in pairs.items()]
+            more = len(said) - MOST_SHOWN
+            if said:
+                yield f"{name:<12} {'; '.join(said[:MOST_SHOWN])}" + (f"; {more} more: see --json" if more > 0 else "")
         yield Table(("", "first", "second", "difference"), list(self._rows()))
 
     def _rows(self) -> Iterator[tuple[str, str, str, str]]:
         for name, (a, b) in self.figures.items():
-            yield _CALLED[name], _told(name, a), _told(name, b), _change(name, a, b)
+            yield _CALLED[name], told(name, a), told(name, b), _change(name, a, b)
 
 
 _CALLED = {
@@ -118,32 +117,13 @@ _CALLED = {
     "gap": "gap",
     "strategy": "strategy",
 }
-_SHARES = ("bubble_ratio", "gap")
 
 
 def _change(name: str, before: object, after: object) -> str:
     """Write by how much a figure changes: a share, in points where it is one itself."""
-    if (
-        not isinstance(before, int | float)
-        or not isinstance(after, int | float)
-        or (not before and name not in _SHARES)
-    ):
+    if not isinstance(before, int | float) or not isinstance(after, int | float) or (not before and name not in SHARES):
         return "-"
-    return f"{100 * (after - before):+.2f} points" if name in _SHARES else f"{after / before - 1:+.2%}"
-
-
-def _figures(plan: Plan) -> dict[str, object]:
-    prediction, search = plan.prediction, plan.search
-    return {
-        "step_time_ns": prediction.step_time_ns,
-        "samples_per_s": samples_per_s(plan),
-        "bubble_ratio": prediction.bubble_ratio,
-        "peak_memory_bytes": max(prediction.peak_memory_bytes),
-        "peak_memory_upper_bytes": max(prediction.peak_memory_upper_bytes),
-        "lower_bound_ns": search.lower_bound_ns,
-        "gap": search.gap,
-        "strategy": rung(plan),
-    }
+    return f"{100 * (after - before):+.2f} points" if name in SHARES else f"{after / before - 1:+.2%}"
 
 
 def _prices(plan: Plan) -> dict[str, object]:
@@ -157,18 +137,6 @@ def _prices(plan: Plan) -> dict[str, object]:
         "peak": [{"index": rank, "bytes": size} for rank, size in enumerate(plan.prediction.peak_memory_bytes)],
         "runs_on": list(plan.runs_on),
     }
-
-
-def _told(name: str, value: object) -> str:
-    if value is None:
-        return "-"
-    if name.endswith("_ns"):
-        return duration(value)  # type: ignore[arg-type]
-    if name.endswith("_bytes"):
-        return size(value)  # type: ignore[arg-type]
-    if name in _SHARES:
-        return percent(value)  # type: ignore[arg-type]
-    return f"{value:.1f}" if isinstance(value, float) else str(value)
 
 
 def _said(value: object) -> str:

@@ -5,7 +5,6 @@ predicted one.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -13,12 +12,12 @@ from matplotlib.figure import Figure
 from planner.plan import Plan
 from planner.plan.replay import depth
 from planner.report.comparison.compared import ComparedPlan
+from planner.report.comparison.side_by_side import difference
 from planner.report.summary.points import lowest_limit, pareto_points
 from planner.report.summary.text import size
 from simulator.charts import (
     MEMORY_INCHES,
     ComparedRow,
-    alike,
     comparison,
     gantt,
     gantt_height,
@@ -27,73 +26,39 @@ from simulator.charts import (
     pair_height,
     pareto,
     predicted_and_measured,
+    rows_of,
     stage_graph_height,
     stage_graph_picture,
 )
 from simulator.schedule import stage_graph
-from simulator.timeline import Timeline
 
 COMPARISON_INCHES = 0.9
 """Height of the comparison, with this much more for every plan."""
 PARETO_INCHES = 3.0
 
 
-@dataclass(frozen=True, slots=True)
-class Picture:
-    """A plan under a short name, and the measured timeline and a note on it where there is one."""
-
-    name: str
-    compared: ComparedPlan
-    measured: Timeline | None = None
-    note: str = ""
-
-    @property
-    def plan(self) -> Plan:
-        """The plan."""
-        return self.compared.plan
-
-    @property
-    def predicted(self) -> Timeline:
-        """Its simulated timeline."""
-        return self.compared.predicted
-
-    @property
-    def end_ns(self) -> int:
-        """When the longer of the timelines ends."""
-        return max(t.step_time_ns for t in (self.predicted, self.measured) if t)
-
-    @property
-    def height(self) -> float:
-        """A good height in inches for the timelines."""
-        if self.measured:
-            return pair_height(self.predicted.num_ranks)
-        return gantt_height(len(alike(self.predicted)))
-
-
-def compare_figure(pictures: Sequence[Picture], *, comparable: bool, by_sample: bool = False) -> Figure:
+def compare_figure(plans: Sequence[ComparedPlan], *, comparable: bool, by_sample: bool = False) -> Figure:
     """Return the figure of some plans; where their times do not compare, none is drawn as beating another."""
-    graphs = [stage_graph(picture.plan.costs()) for picture in pictures]
-    end_ns = max(picture.end_ns for picture in pictures)
+    graphs = [stage_graph(each.plan.costs()) for each in plans]
+    end_ns = max(each.longest_ns for each in plans)
     heights = [
         height
-        for graph, picture in zip(graphs, pictures, strict=True)
-        for height in (stage_graph_height(graph), picture.height, MEMORY_INCHES)
+        for graph, each in zip(graphs, plans, strict=True)
+        for height in (stage_graph_height(graph), _height(each), MEMORY_INCHES)
     ]
-    figure, axes = new_figure([*heights, COMPARISON_INCHES + 0.35 * len(pictures), PARETO_INCHES])
-    for i, (graph, picture) in enumerate(zip(graphs, pictures, strict=True)):
-        plan = picture.plan
-        title = f"{picture.name}: {len(plan.stages)} stages in depth {depth(plan)}, {plan.schedule}"
+    figure, axes = new_figure([*heights, COMPARISON_INCHES + 0.35 * len(plans), PARETO_INCHES])
+    for i, (graph, each) in enumerate(zip(graphs, plans, strict=True)):
+        plan = each.plan
+        title = f"{each.short}: {len(plan.stages)} stages in depth {depth(plan)}, {plan.schedule}"
         names = [stage.name.replace(" .. ", "\n.. ") for stage in plan.stages]
         ranks = [stage.ranks for stage in plan.stages]
         stage_graph_picture(axes[3 * i], graph, captions=names, edge_labels=sizes(plan), title=title, ranks=ranks)
-        _timelines(axes[3 * i + 1], picture, end_ns)
-        limit = picture.compared.limit_bytes or 0
-        title = f"{picture.name}, memory"
-        memory(axes[3 * i + 2], picture.predicted, limit_bytes=limit, title=title, ranks=plan.blocks, end_ns=end_ns)
-    comparison(axes[-2], [compared_row(picture) for picture in pictures], by_sample=by_sample)
-    named = [(picture.name, picture.compared) for picture in pictures]
-    points = pareto_points(named)[0]
-    pareto(axes[-1], points, limit_bytes=lowest_limit(named), stairs=comparable, by_sample=by_sample)
+        _timelines(axes[3 * i + 1], each, end_ns)
+        limit, title = each.limit_bytes or 0, f"{each.short}, memory"
+        memory(axes[3 * i + 2], each.predicted, limit_bytes=limit, title=title, ranks=plan.blocks, end_ns=end_ns)
+    comparison(axes[-2], list(map(compared_row, plans)), by_sample=by_sample)
+    points = pareto_points(plans)[0]
+    pareto(axes[-1], points, limit_bytes=lowest_limit(plans), stairs=comparable, by_sample=by_sample)
     return figure
 
 
@@ -102,18 +67,32 @@ def sizes(plan: Plan) -> dict[tuple[int, int], str]:
     return {(edge.source, edge.target): size(edge.size_bytes).replace(" ", "\n") for edge in plan.edges}
 
 
-def _timelines(ax: Axes, picture: Picture, end_ns: int) -> None:
-    if picture.measured:
+def _height(compared: ComparedPlan) -> float:
+    """Return a good height in inches for the timelines."""
+    if compared.measurement:
+        return pair_height(compared.predicted.num_ranks)
+    return gantt_height(len(rows_of(compared.predicted)))
+
+
+def _timelines(ax: Axes, each: ComparedPlan, end_ns: int) -> None:
+    if each.measurement:
+        note = difference(each.measurement)
         predicted_and_measured(
-            ax, picture.predicted, picture.measured, title=picture.name, note=picture.note, end_ns=end_ns
+            ax, each.predicted, each.measurement.measured, title=each.short, note=note, end_ns=end_ns
         )
     else:
-        gantt(ax, picture.predicted, title=picture.name, end_ns=end_ns, ranks=picture.plan.blocks)
+        gantt(ax, each.predicted, title=each.short, end_ns=end_ns, ranks=each.plan.blocks)
 
 
-def compared_row(picture: Picture) -> ComparedRow:
+def compared_row(compared: ComparedPlan) -> ComparedRow:
     """Return a plan's bar of the comparison."""
-    shared = picture.compared.shared_ns
-    step_ns, bound_ns = shared(picture.predicted.step_time_ns), shared(picture.plan.search.lower_bound_ns or 0)
-    measured_ns = shared(picture.measured.step_time_ns) if picture.measured else 0
-    return ComparedRow(picture.name, step_ns, picture.predicted.bubble_ratio, bound_ns, measured_ns)
+    measured = compared.measured_timeline
+    step_ns, bound_ns, measured_ns = map(
+        compared.shared_ns,
+        (
+            compared.predicted.step_time_ns,
+            compared.plan.search.lower_bound_ns or 0,
+            measured.step_time_ns if measured else 0,
+        ),
+    )
+    return ComparedRow(compared.short, step_ns, compared.predicted.bubble_ratio, bound_ns, measured_ns)

@@ -5,10 +5,9 @@ The command prints them and the page shows them. Leaves out how the figures come
 
 from collections.abc import Callable, Iterator, Sequence
 
-from planner.plan.replay import depth
 from planner.report.comparison.compared import ASSUMED, ComparedPlan
 from planner.report.comparison.measured import Measurement
-from planner.report.summary.rates import mfu_causal, samples_per_s, tokens_per_s
+from planner.report.summary.figures import figures, told
 from planner.report.summary.text import Table, duration, percent, size
 from simulator.attribution import Attribution
 
@@ -28,7 +27,7 @@ def tables(plans: Plans, differing: Differing) -> list[str | Table]:
     named = list(zip(names, plans, strict=True))
     return [
         *_models(plans),
-        _filled(_SPEED, [(name, *_speed(each)) for name, each in named]),
+        _filled(("plan", *_SPEED), [(name, *_speed(each)) for name, each in named]),
         Table(_ROOM, [(name, *_room(each)) for name, each in named], _ROOM_TITLE),
         _idle(named),
         Table(
@@ -57,8 +56,10 @@ def _models(plans: Plans) -> list[str]:
     return []
 
 
-_SPEED = ("plan", "step", "samples/s", "tokens/s", "MFU", "bubble", "peak memory", "gap", "schedule", "ranks", "stages",
-          "depth")  # fmt: skip
+_SPEED = {"step": "step_time_ns", "samples/s": "samples_per_s", "tokens/s": "tokens_per_s", "MFU": "mfu_causal",
+          "bubble": "bubble_ratio", "peak memory": "peak_memory_bytes", "gap": "gap", "schedule": "schedule",
+          "ranks": "ranks", "stages": "stages", "depth": "depth"}  # fmt: skip
+"""Columns, and the figures in them."""
 
 
 def _filled(columns: Sequence[str], rows: Sequence[tuple[str, ...]]) -> Table:
@@ -68,20 +69,7 @@ def _filled(columns: Sequence[str], rows: Sequence[tuple[str, ...]]) -> Table:
 
 
 def _speed(compared: ComparedPlan) -> tuple[str, ...]:
-    plan, tokens = compared.plan, tokens_per_s(compared.plan)
-    return (
-        duration(plan.prediction.step_time_ns),
-        f"{samples_per_s(plan) or 0:.1f}",
-        "-" if tokens is None else f"{tokens:.0f}",
-        percent(mfu_causal(plan)),
-        percent(plan.prediction.bubble_ratio),
-        size(max(plan.prediction.peak_memory_bytes)),
-        percent(plan.search.gap),
-        plan.schedule,
-        str(len(plan.orders)),
-        str(len(plan.stages)),
-        str(depth(plan)),
-    )
+    return tuple(told(name, value) for name, value in figures(compared.plan, _SPEED.values()).items())
 
 
 _ROOM = ("plan", "highest peak", "on rank", "lowest peak", "limit", "messages", "sent", "on their way", "reductions")

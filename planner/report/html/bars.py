@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from planner.report.comparison.compared import ComparedPlan
 from planner.report.html.elements import Markup, joined, tag
-from planner.report.html.gantt import DrawnRow, labels, row_height
+from planner.report.html.gantt import labels, row_height
 from planner.report.summary.text import duration, percent
 from simulator import bubbles
-from simulator.charts.rows import called
+from simulator.charts.rows import DrawnRow
 from simulator.charts.style import FILLS
 
 WORK, WAITING = "compute", "waiting for a stage"
@@ -73,9 +73,8 @@ def step_bar(compared: ComparedPlan, longest_ns: int) -> Markup:
     if compared.measurement:
         measured_ns = compared.measurement.measured.step_time_ns
         tip = f"measured {duration(measured_ns)}"
-        marks.append(
-            tag("circle", cx=_share(measured_ns, longest_ns), cy=BAR_HEIGHT / 2, r=5, class_="measured", data_tip=tip)
-        )
+        x = _share(measured_ns, longest_ns)
+        marks.append(tag("circle", cx=x, cy=BAR_HEIGHT / 2, r=5, class_="measured", data_tip=tip))
     return tag("svg", bar, *marks, class_="stack", height=BAR_HEIGHT, width="100%", role="img",
                aria_label=f"step of {compared.name} by cause")  # fmt: skip
 
@@ -85,7 +84,7 @@ def idle_by_rank(compared: ComparedPlan, rows: Sequence[DrawnRow]) -> Markup:
     height = row_height(len(rows))
     causes, step_ns = compared.idle.per_rank, compared.predicted.step_time_ns
     bars = [
-        _bar(merged(causes[row.lead]), step_ns, step_ns, place * height + 1, height - 2, called(row.ranks))
+        _bar(merged(causes[row.lead]), step_ns, step_ns, place * height + 1, height - 2, row.name)
         for place, row in enumerate(rows)
     ]
     whole = height * len(rows)
@@ -101,17 +100,8 @@ def _bar(parts: Mapping[str, float], whole_ns: int, longest_ns: int, y: int, hei
     for part, time_ns in parts.items():
         share = time_ns / whole_ns if whole_ns else 0.0
         tip = f"{part} {duration(round(time_ns))}, {percent(share)} of the step" + (f"\n{name}" if name else "")
-        found.append(
-            tag(
-                "rect",
-                x=_share(now, longest_ns),
-                width=_share(time_ns, longest_ns),
-                y=y,
-                height=height,
-                fill=_fill(part),
-                data_tip=tip,
-            )
-        )
+        place = {"x": _share(now, longest_ns), "width": _share(time_ns, longest_ns), "y": y, "height": height}
+        found.append(tag("rect", **place, fill=_fill(part), data_tip=tip))
         now += time_ns
     return joined(*found)
 

@@ -6,12 +6,13 @@ limit is drawn where it is near enough to be in the picture. Leaves out what tak
 
 from collections.abc import Sequence
 
+from costmodel.printing import unit_of
 from planner.report.html.elements import Markup, joined, tag
-from planner.report.html.gantt import DrawnRow, chart, shown
+from planner.report.html.gantt import chart, shown
 from planner.report.html.scale import TimeScale, round_values
-from planner.report.summary.text import size, unit_of
+from planner.report.summary.text import size
 from simulator.charts.measures import FAR
-from simulator.charts.rows import called
+from simulator.charts.rows import DrawnRow
 from simulator.timeline import Timeline
 
 HEIGHT, LEVELS = 150, 10_000
@@ -37,7 +38,7 @@ def memory(
     for row in sorted(kept, key=lambda row: (row is highest, row is lowest)):
         role = "high" if row is highest else "low" if row is lowest else "mid"
         path = _path(_steps(timeline.memory[row.lead], scale), scale.end, level)
-        curves.append(tag("path", class_=role, d=path, data_row=called(row.ranks)))
+        curves.append(tag("path", class_=role, d=path, data_row=row.name))
     drawn = limit is not None and limit <= top
     if drawn:
         at = round(LEVELS * (1 - (limit or 0) / level))
@@ -51,9 +52,9 @@ def memory(
 
 def _head(limit: int | None, drawn: bool, highest: DrawnRow, lowest: DrawnRow, peaks: Sequence[int]) -> Markup:
     """Return the line above: which curve is which."""
-    parts = [tag("span", f"{called(highest.ranks)} {size(peaks[highest.lead])}", class_="line high")]
+    parts = [tag("span", f"{highest.name} {size(peaks[highest.lead])}", class_="line high")]
     if lowest is not highest:
-        parts.append(tag("span", f"{called(lowest.ranks)} {size(peaks[lowest.lead])}", class_="line low"))
+        parts.append(tag("span", f"{lowest.name} {size(peaks[lowest.lead])}", class_="line low"))
     if drawn:
         parts.append(tag("span", f"limit {size(limit or 0)}", class_="line limit"))
     elif limit:

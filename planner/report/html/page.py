@@ -17,20 +17,19 @@ from planner.report.html.elements import Markup, joined, table, tag
 from planner.report.html.headings import counted, heading, step_told
 from planner.report.html.pareto import pareto
 from planner.report.html.stages import stages
-from planner.report.html.timelines import rows_of, timelines
+from planner.report.html.timelines import timelines
 from planner.report.summary.text import Table, duration, size
 from simulator.charts.measures import time_called
+from simulator.charts.rows import rows_of
 
 TITLE = "Plans side by side"
 MOST_OPEN = 16
 """Rows up to which the idle time of each is open at once."""
 
-Named = Sequence[tuple[str, ComparedPlan]]
-
 
 def write_page(path: str | Path, comparison: Comparison) -> None:
     """Write the page of a comparison."""
-    named, time = comparison.named(), time_called(comparison.by_sample)
+    plans, time = comparison.plans, time_called(comparison.by_sample)
     first, *others = comparison.text()
     tables = [part for part in (first, *others) if isinstance(part, Table)]
     body = tag(
@@ -39,10 +38,10 @@ def write_page(path: str | Path, comparison: Comparison) -> None:
         _summary(comparison),
         *(tag("p", part, class_="warning") for part in (first, *others) if isinstance(part, str)),
         tag("section", table(tables[0]), *_marked(comparison)),
-        _steps(named),
-        tag("section", tag("h2", f"{time.capitalize()} and memory"), pareto(named, comparison.comparable, time)),
-        timelines(named),
-        _parts(named),
+        _steps(plans),
+        tag("section", tag("h2", f"{time.capitalize()} and memory"), pareto(plans, comparison.comparable, time)),
+        timelines(plans),
+        _parts(plans),
         tag("section", tag("h2", "All figures"), *map(table, tables[1:])),
     )
     write_text(path, _document(joined(bars.patterns(), body)))
@@ -71,21 +70,21 @@ def _document(body: Markup) -> str:
 
 def _summary(comparison: Comparison) -> Markup:
     """Say what is compared and which plan is quickest, and which needs least memory."""
-    first, named = comparison.plans[0].plan, comparison.named()
+    first, plans = comparison.plans[0].plan, comparison.plans
     question = f"{first.model_name}, {first.batch.global_size} samples a step"
-    if len(named) == 1:
+    if len(plans) == 1:
         return tag("p", question, class_="lead")
-    quick = min(named, key=lambda each: each[1].predicted.step_time_ns / each[1].samples)
-    lean = min(named, key=lambda each: max(each[1].plan.prediction.peak_memory_bytes))
+    quick = min(plans, key=lambda each: each.predicted.step_time_ns / each.samples)
+    lean = min(plans, key=lambda each: max(each.plan.prediction.peak_memory_bytes))
     if not comparison.comparable:
         return tag("p", f"{question}, and others whose times do not compare with it", class_="lead")
-    time, room = duration(quick[1].predicted.step_time_ns), size(max(lean[1].plan.prediction.peak_memory_bytes))
+    time, room = duration(quick.predicted.step_time_ns), size(max(lean.plan.prediction.peak_memory_bytes))
     if comparison.by_sample:
         question = f"{first.model_name}, unlike batches held against each other by sample"
-        time = f"{duration(quick[1].shared_ns(quick[1].predicted.step_time_ns))} a sample"
-    answer = f"{quick[0]} is the quickest, {time}, and needs least memory, {room}"
+        time = f"{duration(quick.shared_ns(quick.predicted.step_time_ns))} a sample"
+    answer = f"{quick.short} is the quickest, {time}, and needs least memory, {room}"
     if quick is not lean:
-        answer = f"{quick[0]} is the quickest, {time}; {lean[0]} needs least memory, {room}"
+        answer = f"{quick.short} is the quickest, {time}; {lean.short} needs least memory, {room}"
     return tag("p", f"{question}. ", tag("b", f"{answer}."), class_="lead")
 
 
@@ -96,34 +95,25 @@ def _marked(comparison: Comparison) -> list[Markup]:
     return [tag("p", f"{text} compare{', those of a sample do' * comparison.comparable}", class_="note")]
 
 
-def _steps(named: Named) -> Markup:
-    longest = max(
-        each.shared_ns(
-            max(each.predicted.step_time_ns, each.measurement.measured.step_time_ns if each.measurement else 0)
-        )
-        for _, each in named
-    )
-    if any(each.measurement for _, each in named):
+def _steps(plans: Sequence[ComparedPlan]) -> Markup:
+    longest = max(each.shared_ns(each.longest_ns) for each in plans)
+    if any(each.measurement for each in plans):
         longest = round(1.01 * longest)  # room for the ring
     rows = [
-        tag(
-            "div",
-            heading("p", number, name, step_told(each), class_="name"),
-            bars.step_bar(each, longest),
-        )
-        for number, (name, each) in enumerate(named, 1)
+        tag("div", heading("p", number, each.short, step_told(each), class_="name"), bars.step_bar(each, longest))
+        for number, each in enumerate(plans, 1)
     ]
-    causes = {cause for _, each in named for cause in bars.merged(each.causes)}
+    causes = {cause for each in plans for cause in bars.merged(each.causes)}
     note = "The step of each plan, mean over its ranks; the upright line is the lower bound"
-    note += ", the ring what was measured." if any(each.measurement for _, each in named) else "."
+    note += ", the ring what was measured." if any(each.measurement for each in plans) else "."
     title = tag("h2", "Where the step goes")
     return tag("section", title, bars.legend({bars.WORK, *causes}), *rows, tag("p", note, class_="note"))
 
 
-def _parts(named: Named) -> Markup:
+def _parts(plans: Sequence[ComparedPlan]) -> Markup:
     """Return each plan's stage graph and the idle time of its ranks."""
     parts = []
-    for number, (name, each) in enumerate(named, 1):
+    for number, each in enumerate(plans, 1):
         rows = rows_of(each.predicted, each.plan.blocks)
         causes = {cause for row in each.idle.per_rank for cause in bars.merged(row)}
         found = f"{counted(len(each.plan.stages), 'stage')} in depth {depth(each.plan)}"
@@ -134,5 +124,5 @@ def _parts(named: Named) -> Markup:
             idle,
             open="" if len(rows) <= MOST_OPEN else None,
         )
-        parts.append(tag("article", heading("h3", number, name, found), stages(each.plan), rank))
+        parts.append(tag("article", heading("h3", number, each.short, found), stages(each.plan), rank))
     return tag("section", tag("h2", "Stages, and where their ranks idle"), *parts)

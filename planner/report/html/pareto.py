@@ -6,11 +6,12 @@ Leaves out which strategies are drawn (`planner.report.summary.points`).
 from collections.abc import Sequence
 from itertools import pairwise
 
+from costmodel.printing import unit_of
 from planner.report.comparison.compared import ComparedPlan
 from planner.report.html.elements import Markup, joined, tag
 from planner.report.html.scale import round_values
 from planner.report.summary.points import SLOWEST, lowest_limit, pareto_points
-from planner.report.summary.text import duration, size, unit_of
+from planner.report.summary.text import duration, size
 from simulator.charts.pareto import ParetoPoint, not_beaten
 
 HEIGHT, TOP, BOTTOM = 300, 16, 40
@@ -18,16 +19,16 @@ LEFT, RIGHT = 14, 96
 """Where points lie, in pixels from above and per cent from the left."""
 
 
-def pareto(named: Sequence[tuple[str, ComparedPlan]], comparable: bool, time: str) -> Markup:
+def pareto(plans: Sequence[ComparedPlan], comparable: bool, time: str) -> Markup:
     """Return the picture and the note below it; plans whose times do not compare beat nothing."""
-    found, far = pareto_points(named)
-    limit = lowest_limit(named)
+    found, far = pareto_points(plans)
+    limit = lowest_limit(plans)
     frame = _Frame(found, limit, time)
     front = frame.front(not_beaten(found)) if comparable else []
     picture = tag("svg", *frame.axes(), *front, *map(frame.dot, found), class_="pareto", height=HEIGHT, width="100%",
                   role="img", aria_label=f"{time} against highest memory of a rank")  # fmt: skip
     notes = [
-        "Numbers are plans" + (", small dots other strategies of their ladders." if len(found) > len(named) else "."),
+        "Numbers are plans" + (", small dots other strategies of their ladders." if len(found) > len(plans) else "."),
         *(["The dashed line joins what nothing beats in both."] if front else []),
         *(
             [f"Left out: strategies that take over {SLOWEST} times as long as the quickest plan ({far})."]

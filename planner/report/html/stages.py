@@ -23,18 +23,15 @@ LETTERS = 17
 def stages(plan: Plan) -> Markup:
     """Return the picture."""
     graph = stage_graph(plan.costs())
-    place = stage_places(graph)
+    place, paths = stage_places(graph)
     layers, tallest = 1 + max(x for x, _ in place.values()), 1 + 2 * max(y for _, y in place.values())
     wide = layers <= MOST_NAMED
     box, pitch, height, rise = WIDE if wide else NARROW
     where = {node: (4 + pitch * x, 4 + rise * ((tallest - 1) / 2 - y)) for node, (x, y) in place.items()}
     edges = []
     for number, edge in enumerate(graph.edges):
-        first, last = place[edge.source, -1][0], place[edge.target, -1][0]
-        passed = [where[number, x] for x in range(round(first) + 1, round(last))]
-        ends = [where[edge.source, -1], *passed, where[edge.target, -1]]
         tip = f"stage {edge.source} to {edge.target}\n{size(plan.edges[number].size_bytes)} an action"
-        path = _through(ends, box, height)
+        path = _through([where[node] for node in paths[number]], box, height)
         edges.append(tag("path", d=path, class_="edge" if edge.gradient else "edge dashed", data_tip=tip))
     boxes = [_box(plan, stage, where[stage, -1], box, height, named=wide) for stage in range(graph.num_stages)]
     extent = (round(8 + pitch * (layers - 1) + box), round(8 + rise * (tallest - 1) + height))

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 
 from planner.report.comparison.compared import ComparedPlan
 from planner.report.html.elements import Markup, tag
-from planner.report.html.gantt import DrawnRow, gantt
+from planner.report.html.gantt import gantt
 from planner.report.html.headings import counted, heading, step_told
 from planner.report.html.memory import memory, top_bytes
 from planner.report.html.scale import TimeScale
 from planner.report.summary.text import duration
 from simulator.actions import Kind
-from simulator.charts.rows import alike, standing_for
-from simulator.charts.style import OTHER, STYLES, Style
-from simulator.timeline import Timeline
+from simulator.charts.rows import rows_of
+from simulator.charts.style import STYLES, Style, styles_of
+from simulator.charts.timeline import WORK
 
 MINUS = "\N{MINUS SIGN}"
 HOW = (
@@ -23,35 +23,24 @@ HOW = (
     "and the wheel; drag to move."
 )
 
-Named = Sequence[tuple[str, ComparedPlan]]
 
-
-def timelines(named: Named) -> Markup:
+def timelines(plans: Sequence[ComparedPlan]) -> Markup:
     """Return the section."""
-    measured = [each.measurement.measured for _, each in named if each.measurement]
-    scale = TimeScale(max(timeline.end_ns for timeline in (*measured, *(each.predicted for _, each in named))))
-    limits = [each.limit_bytes for _, each in named]
-    top = top_bytes([peak for _, each in named for peak in each.predicted.peak_memory_bytes], limits)
-    charts = [_plan(number, name, each, scale, top) for number, (name, each) in enumerate(named, 1)]
+    measured = [each.measurement.measured for each in plans if each.measurement]
+    scale = TimeScale(max(timeline.end_ns for timeline in (*measured, *(each.predicted for each in plans))))
+    limits = [each.limit_bytes for each in plans]
+    top = top_bytes([peak for each in plans for peak in each.predicted.peak_memory_bytes], limits)
+    charts = [_plan(number, each, scale, top) for number, each in enumerate(plans, 1)]
     buttons = [
         tag("button", text, type="button", data_do=do, aria_label=label)
         for do, text, label in (("out", MINUS, "zoom out"), ("in", "+", "zoom in"), ("all", "whole step", "whole step"))
     ]
-    kinds: set[Kind] = {span.action.kind for _, each in named for span in each.predicted.spans if span.stream in _DRAWN}
+    kinds: set[Kind] = {span.action.kind for each in plans for span in each.predicted.spans if span.stream in WORK}
     kinds |= {span.action.kind for timeline in measured for span in timeline.spans}
-    bar = tag("div", tag("ul", *map(_sample, _styles(kinds)), class_="legend"), tag("div", *buttons, class_="buttons"),
-              class_="toolbar")  # fmt: skip
+    legend = tag("ul", *map(_sample, styles_of(kinds)), class_="legend")
+    bar = tag("div", legend, tag("div", *buttons, class_="buttons"), class_="toolbar")
     return tag("section", tag("h2", "Timelines and memory"), tag("p", HOW, class_="note"), bar, *charts, id="time",
                data_end=scale.end, data_tick=scale.tick_ns)  # fmt: skip
-
-
-_DRAWN = ("compute", "collective")
-
-
-def _styles(kinds: set[Kind]) -> list[Style]:
-    """Return the styles of the kinds that are there, each once."""
-    found = {style.name: style for kind, style in STYLES.items() if kind in kinds}
-    return [*found.values(), *([OTHER] if kinds - set(STYLES) else [])]
 
 
 def _sample(style: Style) -> Markup:
@@ -60,15 +49,15 @@ def _sample(style: Style) -> Markup:
     return tag("li", tag("svg", line, width=18, height=12, class_="sample"), style.name)
 
 
-def _plan(number: int, name: str, each: ComparedPlan, scale: TimeScale, top: int) -> Markup:
+def _plan(number: int, each: ComparedPlan, scale: TimeScale, top: int) -> Markup:
     """Return a plan's timelines and memory."""
-    predicted = rows_of(each.predicted, each.plan.blocks)
+    name, predicted = each.short, rows_of(each.predicted, each.plan.blocks)
     parts = [gantt(each.predicted, predicted, scale, f"timeline of {name}")]
     if each.measurement:
         measured = each.measurement.measured
         label = tag("p", tag("b", "Measured"), f"{duration(measured.step_time_ns)}", class_="keys")
         parts = [tag("p", tag("b", "Predicted"), class_="keys"), *parts, label]
-        parts.append(gantt(measured, rows_of(measured, ()), scale, f"measured timeline of {name}", messages=True))
+        parts.append(gantt(measured, rows_of(measured), scale, f"measured timeline of {name}", messages=True))
     parts.append(memory(each.predicted, predicted, scale, top, each.limit_bytes, name))
     parts.append(
         tag("div", tag("svg", class_="names", height=18), tag("svg", class_="plot axis", height=18), class_="chart")
@@ -76,8 +65,3 @@ def _plan(number: int, name: str, each: ComparedPlan, scale: TimeScale, top: int
     plan = each.plan
     where = f"{counted(len(plan.stages), 'stage')} on {counted(len(plan.orders), 'rank')}"
     return tag("article", heading("h3", number, name, f"{plan.schedule}, {where}, {step_told(each)}"), *parts)
-
-
-def rows_of(timeline: Timeline, blocks: Sequence[Sequence[int]]) -> list[DrawnRow]:
-    """Return the rows of a timeline whose ranks represent those of the blocks (each for itself without)."""
-    return [DrawnRow(row[0], tuple(standing_for(row, blocks))) for row in alike(timeline)]

@@ -21,11 +21,11 @@ from planner.question.assumptions import step_interval
 from planner.question.problem import Problem
 from planner.report.comparison.moved import Moved
 from planner.report.summary.alarms import Alarm, alarms
+from planner.report.summary.figures import figures
 from planner.report.summary.gain import gain
 from planner.report.summary.plan_lines import MOST_ROWS, assumed, expected, ladder
-from planner.report.summary.rates import mfu, mfu_causal, samples_per_s, tokens_per_s
+from planner.report.summary.rates import mfu_causal, samples_per_s, tokens_per_s
 from planner.report.summary.run_cost import RunCost, RunTarget, cost_lines, run_cost
-from planner.report.summary.standing import standings
 from planner.report.summary.text import Table, duration, for_people, money, percent, size
 
 FITTING_WORDS = {
@@ -106,30 +106,16 @@ class PlanAnswer:
 
     def to_json(self) -> dict[str, object]:
         """Return the JSON object."""
-        plan, prediction, search = self.plan, self.plan.prediction, self.plan.search
+        plan = self.plan
         return {
-            "status": search.status,
-            "step_time_ns": prediction.step_time_ns,
-            "step_time_interval_ns": prediction.step_time_interval_ns,
-            "samples_per_s": self.samples_per_s,
-            "tokens_per_s": tokens_per_s(plan),
-            "mfu": mfu(plan),
-            "mfu_causal": mfu_causal(plan),
+            **figures(plan, "status step_time_ns step_time_interval_ns samples_per_s tokens_per_s mfu mfu_causal"),
             "cost": self.cost.to_json() if self.cost else None,
             "cost_per_million_samples": cost_per_million_samples(plan),
-            "best_step_time_ns": search.best_step_time_ns,
-            "lower_bound_ns": search.lower_bound_ns,
-            "gap": search.gap,
+            **figures(plan, "best_step_time_ns lower_bound_ns gap"),
             "best_gap": self._best_gap,
-            "scope": search.scope,
-            "model_objective_ns": search.model_objective_ns,
-            "model_lower_bound_ns": search.model_lower_bound_ns,
-            "model_gap": search.model_gap,
-            "strategy": rung(plan),
+            **figures(plan, "scope model_objective_ns model_lower_bound_ns model_gap strategy"),
             "rungs": list(map(to_json, plan.rungs)),
-            "assumptions": to_json(plan.assumptions),
-            "standing": standings(plan),
-            "devices_used": self.devices_used,
+            **figures(plan, "assumptions standing devices_used"),
             "choice": plan.extra.get("choice", ""),
             "tie": self.tie,
             **({"from": {**self._start, "moved": self._moved.to_json()}} if self._moved else {}),
@@ -137,15 +123,9 @@ class PlanAnswer:
             "alarms": [each.to_json() for each in self.alarms],
             "searched": dict(self.searched),
             "search_seconds": self.seconds,
-            "limited_by": search.limited_by,
-            "baselines": dict(search.baselines),
+            **figures(plan, "limited_by baselines"),
             "stages": stages_to_json(plan),
-            "schedule": plan.schedule,
-            "microbatches": plan.batch.num_microbatches,
-            "microbatch_size": plan.batch.microbatch_size,
-            "peak_memory_bytes": max(prediction.peak_memory_bytes),
-            "peak_memory_upper_bytes": max(prediction.peak_memory_upper_bytes),
-            "fits": fitting_of(plan),
+            **figures(plan, "schedule microbatches microbatch_size peak_memory_bytes peak_memory_upper_bytes fits"),
             "estimated": list(plan.assumptions.estimated),
             "runs_on": list(plan.runs_on),
         }

@@ -13,13 +13,13 @@ from simulator.charts.pareto import ParetoPoint
 SLOWEST = 2
 
 
-def pareto_points(named: Sequence[tuple[str, ComparedPlan]]) -> tuple[list[ParetoPoint], int]:
+def pareto_points(compared: Sequence[ComparedPlan]) -> tuple[list[ParetoPoint], int]:
     """Return the points, strategies first, and how many strategies are left out."""
     plans, rungs, far = [], [], 0
-    quickest = min(each.shared_ns(each.plan.prediction.step_time_ns) for _, each in named)
-    for number, (name, each) in enumerate(named, 1):
+    quickest = min(each.shared_ns(each.plan.prediction.step_time_ns) for each in compared)
+    for number, each in enumerate(compared, 1):
         peak, step_ns = max(each.plan.prediction.peak_memory_bytes), each.plan.prediction.step_time_ns
-        plans.append(ParetoPoint(each.shared_ns(step_ns), peak, name, number))
+        plans.append(ParetoPoint(each.shared_ns(step_ns), peak, each.short, number))
         for rung in each.plan.rungs:
             if (rung.step_time_ns, rung.peak_memory_bytes) == (step_ns, peak):
                 continue
@@ -27,13 +27,13 @@ def pareto_points(named: Sequence[tuple[str, ComparedPlan]]) -> tuple[list[Paret
             if time_ns > SLOWEST * quickest:
                 far += 1
                 continue
-            text = f"{rung.strategy}, from the ladder of {name}\n{rung.why}"
+            text = f"{rung.strategy}, from the ladder of {each.short}\n{rung.why}"
             rungs.append(ParetoPoint(time_ns, rung.peak_memory_bytes, text, 0, not rung.over_memory_bytes))
     return [*rungs, *plans], far
 
 
-def lowest_limit(named: Sequence[tuple[str, ComparedPlan]]) -> int:
+def lowest_limit(compared: Sequence[ComparedPlan]) -> int:
     """Return the lowest limit of memory where it is near enough to be drawn, else 0."""
-    limit = min((each.limit_bytes for _, each in named if each.limit_bytes), default=0)
-    peak = max(max(each.plan.prediction.peak_memory_bytes) for _, each in named)
+    limit = min((each.limit_bytes for each in compared if each.limit_bytes), default=0)
+    peak = max(max(each.plan.prediction.peak_memory_bytes) for each in compared)
     return limit if limit <= FAR * peak else 0

@@ -4,6 +4,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from costmodel.printing import unit_of
+
 
 @dataclass(frozen=True)
 class Table:
@@ -38,11 +40,6 @@ _TIMES = (
 """Units of time: from how many ns each is written, its ns, and its decimals."""
 
 
-def unit_of(size_bytes: float) -> tuple[str, int]:
-    """Return the largest unit that a size fills, and its bytes."""
-    return next((unit for unit in _UNITS if size_bytes >= unit[1]), ("bytes", 1))
-
-
 def money(cost: float | None) -> str:
     """Write an amount of money; a dash where there is none."""
     return "-" if cost is None else f"{cost:,.0f}" if cost >= 1000 else f"{cost:.4g}"
@@ -55,7 +52,6 @@ def amount(number: float) -> str:
 
 
 _AMOUNTS = (("T", 10**12), ("B", 10**9), ("M", 10**6))
-_UNITS = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 
 
 def size(size_bytes: int) -> str:

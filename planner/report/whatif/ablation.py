@@ -16,6 +16,7 @@ from planner.plan import Plan
 from planner.plan.replay import depth
 from planner.question.problem import AUTO, Problem, Report
 from planner.question.targets import LINE_TARGETS
+from planner.report.summary.figures import figures
 from planner.report.summary.text import Table, duration, percent, size
 
 if TYPE_CHECKING:
@@ -57,15 +58,11 @@ class Ablation:
         rows = [
             {
                 "means": row.name,
-                "step_time_ns": row.step_time_ns,
+                **figures(
+                    row.plan,
+                    "step_time_ns microbatch_size stages depth schedule peak_memory_bytes lower_bound_ns scope",
+                ),
                 "gain": gain,
-                "microbatch_size": row.plan.batch.microbatch_size,
-                "stages": len(row.plan.stages),
-                "depth": depth(row.plan),
-                "schedule": row.plan.schedule,
-                "peak_memory_bytes": max(row.plan.prediction.peak_memory_bytes),
-                "lower_bound_ns": row.plan.search.lower_bound_ns,
-                "scope": row.plan.search.scope,
             }
             for row, gain in zip(self.rows, self.gains, strict=True)
         ]

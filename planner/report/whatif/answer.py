@@ -101,12 +101,12 @@ class ChangesAnswer:
     def figure(self) -> "Figure":
         """Draw what there is; timelines where only ``--set`` was asked."""
         from planner.report.comparison.compared import ComparedPlan
-        from planner.report.comparison.pictures import Picture, compare_figure
+        from planner.report.comparison.pictures import compare_figure
         from planner.report.whatif.pictures import changes_figure
 
         if not (self.swept or self.bars or self.spread):
-            rows = [ComparedPlan(called(each.changes), each.plan) for each in self.rows]
-            return compare_figure([Picture(row.name, row) for row in rows], comparable=True)
+            rows = [(called(each.changes), each.as_predicted) for each in self.rows]
+            return compare_figure([ComparedPlan(name, plan, short=name) for name, plan in rows], comparable=True)
         first = 0 if self.by_devices else 1
         swept = self.rows[first:] if self.swept else []
         best = [self.anew[i] for i in range(first, len(self.rows)) if i in self.anew]

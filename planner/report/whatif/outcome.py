@@ -5,14 +5,14 @@ Leaves out how the plan was changed (`planner.report.whatif.plan_changes`).
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from planner.candidate.fit import NO_LIMIT
 from planner.plan import Plan
 from planner.plan.lockstep import spread
 from planner.plan.provenance import rank_limits
-from planner.plan.rung import rung
+from planner.report.summary.figures import figures
 from planner.report.whatif.settings import Change
 from simulator.bubbles import bubble_causes
 from simulator.engine import Structure, Times
@@ -75,6 +75,15 @@ class Consequence:
         most, rank = max((peak - (limit or NO_LIMIT), -rank) for rank, (peak, limit) in enumerate(pairs))
         return most, -rank
 
+    @property
+    def as_predicted(self) -> Plan:
+        """The plan with what it takes under the changes as its prediction."""
+        prediction = replace(
+            self.plan.prediction, step_time_ns=self.step_time_ns, peak_memory_bytes=self.peak_memory_bytes,
+            span_ns=self.times.span_ns, bubble_ratio=self.times.bubble_ratio,
+        )  # fmt: skip
+        return replace(self.plan, prediction=prediction)
+
     @cached_property
     def idle(self) -> Mapping[str, int]:
         """Idle time by cause, summed over ranks, the largest first."""
@@ -101,11 +110,7 @@ class Consequence:
             "peak_memory_bytes": list(self.peak_memory_bytes),
             "fits": over <= 0,
             "over_memory_bytes": max(0, over),
-            "strategy": rung(plan),
-            "stages": len(plan.stages),
-            "schedule": plan.schedule,
-            "microbatches": plan.batch.num_microbatches,
-            "microbatch_size": plan.batch.microbatch_size,
+            **figures(plan, "strategy stages schedule microbatches microbatch_size"),
             "devices": self.num_devices or len(plan.orders),
             "devices_used": len(plan.orders),
             "left_out": list(self.left_out),

@@ -7,14 +7,12 @@ from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
 
 from planner.report.whatif.outcome import Consequence
 from planner.report.whatif.scenarios import QUANTILES, StepSpread
 from planner.report.whatif.tornado import Bar
 from simulator.charts import new_figure
-from simulator.charts.style import EDGE, FILLS, FONT_SIZE, legend_beside, milliseconds
+from simulator.charts.style import EDGE, FILLS, LINES, frame, legend_beside, milliseconds, swatch
 
 CURVE_INCHES, BAR_INCHES, FRAME_INCHES = 2.6, 0.24, 0.9
 PARTS = (FILLS[1], *FILLS[:1:-1])
@@ -46,33 +44,24 @@ def changes_figure(
     return figure
 
 
-def _plain(ax: Axes, x_label: str, y_label: str) -> None:
-    ax.set_xlabel(x_label, fontsize=FONT_SIZE)
-    ax.set_ylabel(y_label, fontsize=FONT_SIZE)
-    ax.tick_params(labelsize=FONT_SIZE)
-    for side in ("top", "right"):
-        ax.spines[side].set_visible(False)
-
-
 def curve(ax: Axes, swept: Sequence[Consequence], best: Sequence[Consequence]) -> Axes:
     """Draw samples a second against the swept value; for devices with what would be in proportion to them."""
     places, last = range(len(swept)), swept[0].changes[-1]
-    handles = []
     if last.kind == "devices":
         first = swept[0]
         ideal = [first.samples_per_s * each.num_devices / first.num_devices for each in swept]
-        handles += ax.plot(places, ideal, linestyle=":", color=EDGE, linewidth=1, label="in proportion")
+        ax.plot(places, ideal, linestyle=":", color=EDGE, linewidth=1, label="in proportion")
         ax.set_yscale("log", base=2)
         ax.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     rates = [each.samples_per_s for each in swept]
     called = "planned anew" if last.kind == "devices" else "the plan as it is"
-    handles += ax.plot(places, rates, marker="o", markersize=4, color=FILLS[6][0], linewidth=1.3, label=called)
+    ax.plot(places, rates, marker="o", markersize=4, color=FILLS[6][0], linewidth=1.3, label=called)
     if best:
         rates = [each.samples_per_s for each in best]
-        handles += ax.plot(places, rates, marker="s", markersize=4, color=EDGE, linewidth=1, label="planned anew")
+        ax.plot(places, rates, marker="s", markersize=4, color=EDGE, linewidth=1, label="planned anew")
     ax.set_xticks(list(places), [each.changes[-1].text for each in swept])
-    _plain(ax, last.key, "samples a second")
-    legend_beside(ax, [each for each in handles if isinstance(each, Line2D)])
+    frame(ax, last.key, "samples a second")
+    legend_beside(ax)
     return ax
 
 
@@ -91,9 +80,9 @@ def shares(ax: Axes, swept: Sequence[Consequence]) -> Axes:
         heights = [ns / 1e6 for ns in values]
         ax.bar(places, heights, 0.6, bottoms, facecolor=fill, hatch=hatch, edgecolor=EDGE, linewidth=0.5)
         bottoms = [low + high for low, high in zip(bottoms, heights, strict=True)]
-        handles.append(Patch(label=name, facecolor=fill, hatch=hatch, edgecolor=EDGE, linewidth=0.5))
+        handles.append(swatch(name, fill, hatch))
     ax.set_xticks(list(places), [each.changes[-1].text for each in swept])
-    _plain(ax, swept[0].changes[-1].key, "device time a sample (ms)")
+    frame(ax, swept[0].changes[-1].key, "device time a sample (ms)")
     legend_beside(ax, handles[::-1])
     return ax
 
@@ -107,10 +96,8 @@ def tornado_picture(ax: Axes, bars: Sequence[Bar], base_ns: int) -> Axes:
     ax.axvline(base_ns / 1e6, color=EDGE, linewidth=0.8)
     ax.set_yticks(range(len(bars)), [bar.key for bar in bars])
     ax.invert_yaxis()
-    _plain(ax, "step time (ms)", "")
-    samples = [Patch(label=label, facecolor=fill, hatch=hatch, edgecolor=EDGE, linewidth=0.5)
-               for label, (fill, hatch) in (("smaller", FILLS[2]), ("larger", FILLS[4]))]  # fmt: skip
-    legend_beside(ax, samples, "value")
+    frame(ax, "step time (ms)")
+    legend_beside(ax, [swatch("smaller", *FILLS[2]), swatch("larger", *FILLS[4])], "value")
     return ax
 
 
@@ -118,11 +105,8 @@ def histogram(ax: Axes, spread: StepSpread) -> Axes:
     """Draw how many scenarios take how long."""
     ax.hist([ns / 1e6 for ns in spread.steps_ns], NUM_BINS, color=FILLS[6][0], edgecolor=EDGE, linewidth=0.4)
     marks = {"planned": spread.planned_ns, **{f"p{q}": spread.quantile_ns(q) for q in QUANTILES}}
-    styles = ("-", "--", "-.", ":")
-    handles = [
+    for (name, ns), style in zip(marks.items(), LINES, strict=True):
         ax.axvline(ns / 1e6, color="black", linestyle=style, linewidth=1, label=f"{name} {milliseconds(ns)}")
-        for (name, ns), style in zip(marks.items(), styles, strict=True)
-    ]
-    _plain(ax, "step time (ms)", "scenarios")
-    legend_beside(ax, handles)
+    frame(ax, "step time (ms)", "scenarios")
+    legend_beside(ax)
     return ax

@@ -13,6 +13,7 @@ from costmodel.stages.config import CONFIG
 from costmodel.stages.costs import STAGE_COST, largest
 from planner.plan import Plan, PlanEdge
 from planner.plan.replay import plan_schedule, replay
+from planner.report.summary.figures import figures
 from planner.report.why.binding import Binding, binding
 from simulator.actions import Action, Kind
 from simulator.bubbles import BubbleCauses, bubble_causes
@@ -129,7 +130,7 @@ class Explanation:
 
     def to_json(self) -> dict[str, object]:
         """Return all of it but single changes."""
-        step_time_ns, search = self.step_time_ns, self.plan.search
+        step_time_ns = self.step_time_ns
         return {
             "step_time_ns": step_time_ns,
             "critical_path": [
@@ -143,10 +144,7 @@ class Explanation:
             "cuts": [self.cut_json(edge) for edge in self.plan.edges],
             "schedule": self.plan.schedule,
             "choice": str(self.plan.extra.get("choice", "")),
-            "status": search.status,
-            "lower_bound_ns": search.lower_bound_ns,
-            "gap": search.gap,
-            "scope": search.scope,
+            **figures(self.plan, "status lower_bound_ns gap scope"),
             "next_best": [
                 {"name": name, "step_time_ns": ns, "slower": ns / step_time_ns - 1 if step_time_ns else 0.0}
                 for name, ns in self.next_best

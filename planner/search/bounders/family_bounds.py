@@ -16,7 +16,8 @@ from planner.candidate.candidate import Candidate, is_looped
 from planner.candidate.order import WITHIN_LIMIT
 from planner.question.problem import AUTO
 from planner.search.bounders.held_chain import held_chain_ns
-from planner.search.bounders.pipeline_fill import by_replicas_ns, held_by_replicas_ns, in_line_ns
+from planner.search.bounders.pipeline_fill import in_line_ns
+from planner.search.bounders.replica_bounds import ReplicaBounds
 from planner.search.budget import Deadline
 from planner.search.space.family import Family, FamilyGroup
 from planner.search.space.open_choices import allows_per_stage_replicas, allows_split_backward, with_split_backward
@@ -32,6 +33,8 @@ class FamilyBounds:
     ----------
     of : dict of Family to int
         A bound on the step of every candidate of a family, ns.
+    replicas : ReplicaBounds
+        Of stages with replicas of their own number.
     impossible : set of Family
         Those of which it is proved that no candidate fits into memory.
     seen_all : bool
@@ -41,10 +44,9 @@ class FamilyBounds:
     """
 
     def __init__(self, prepared: PreparedProblem, pool: CandidatePool) -> None:
-        self.prepared, self.pool = prepared, pool
+        self.prepared, self.pool, self.replicas = prepared, pool, ReplicaBounds(prepared)
         self.of: dict[Family, int] = {}
         self._raised: dict[Family, int] = {}
-        self._by_replicas_raised: set[Family] = set()
         self._alike: dict[Family, FamilyGroup] = {}
         self._num_split, self._alike_split = 0, set[Family]()
         self.impossible: set[Family] = set()
@@ -99,7 +101,7 @@ class FamilyBounds:
 
     def settle(self, limits: Deadline) -> None:
         """Raise the least bound of the families that count until it is the least that needs no search; tell it."""
-        self._settle_replicas(limits)
+        self.replicas.settle(limits, split=self.split_counts)
         self._settle(self.counting, limits)
         rises = self.least_ns > self.pool.lower_bound_ns
         self.pool.lower_bound_ns = self.least_ns
@@ -190,7 +192,7 @@ class FamilyBounds:
         configs = [place.config for place in candidate.places]
         alike = {replace(config, recompute="none", recomputed_operators=()) for config in configs}
         alone = {replace(config, data=1, shard_group=0) for config in alike}
-        replicas = {family.config for family in self._by_replicas}
+        replicas = {family.config for family in self.replicas.whole}
         return bool(self.prepared.pinned.places) or len(alike) == 1 or (len(alone) == 1 and alone <= replicas)
 
     @property
@@ -216,7 +218,7 @@ class FamilyBounds:
         if self.split_counts or not allows_split_backward(self.prepared.problem):
             return None
         split = (bound_ns for family, bound_ns in self.of.items() if family.split)
-        return min([*split, *self._by_replicas_even.values()], default=0)
+        return min([*split, *self.replicas.split.values()], default=0)
 
     @property
     def least_ns(self) -> int:
@@ -248,47 +250,10 @@ class FamilyBounds:
         least = min([*(self.of[family] for family in of), *self.by_replicas.values()], default=0)
         return least if least < NEVER else 0
 
-    @cached_property
-    def _by_replicas(self) -> dict[Family, int]:
-        """Bounds of whole backwards of stages with replicas of their own number."""
-        return dict(self._by_replicas_even)
-
-    @cached_property
-    def _by_replicas_even(self) -> dict[Family, int]:
-        """Bounds of stages with replicas of their own number, on all devices however few stages are allowed.
-
-        They hold of split backwards, and so of whole ones, which are one order of I and W.
-        """
-        if not allows_per_stage_replicas(self.prepared.problem, self.prepared.pinned):
-            return {}
-        alone, bound = self.prepared.families.single_replicas, self.prepared.free_bounds.even_by_replicas_ns
-        known = {each: self._bound_ns(bound, each) for each in alone}
-        return {each: bound_ns for each, bound_ns in known.items() if bound_ns is not None}
-
     @property
     def by_replicas(self) -> dict[Family, int]:
         """Bounds of stages with replicas of their own number, of the kind of backward that counts."""
-        return self._by_replicas_even if self.split_counts else self._by_replicas
-
-    def rise_by_replicas(self, family: Family, bound_ns: int) -> None:
-        """Take a bound of stages with replicas of their own number; one of split backwards holds of whole ones, too."""
-        whole = replace(family, split=False)
-        for known in (self._by_replicas_even, self._by_replicas) if family.split else (self._by_replicas,):
-            if whole in known:
-                known[whole] = max(known[whole], bound_ns)
-
-    def _settle_replicas(self, limits: Deadline) -> None:
-        """Raise the least of these until it is one that was raised."""
-        known, split = self.by_replicas, self.split_counts
-        while known and not limits.expired:
-            family = min(known, key=known.__getitem__)
-            own = with_split_backward(family) if split else family
-            if own in self._by_replicas_raised:
-                break
-            fill_ns = 0 if split else self._bound_ns(partial(by_replicas_ns, self.prepared), family)
-            held_ns = self._bound_ns(partial(held_by_replicas_ns, self.prepared), own)
-            known[family] = max(known[family], fill_ns or 0, held_ns or 0)
-            self._by_replicas_raised.add(own)
+        return self.replicas.split if self.split_counts else self.replicas.whole
 
     @property
     def nothing_fits(self) -> bool:

@@ -121,7 +121,7 @@ class LatticeBounder:
     def _take(self, asked: BoundRequest, bound_ns: int) -> None:
         """Take what is proved by times alone."""
         if asked.by_replicas:
-            self._bounds.rise_by_replicas(asked.family, bound_ns)
+            self._bounds.replicas.rise(asked.family, bound_ns)
         else:
             self._bounds.rise(asked.family, bound_ns, by_times=True)
 

@@ -96,9 +96,8 @@ class Families(FamilySpace):
                 self._accumulation[key] = models[0].least_accumulation_ns(config)
             else:
                 self._accumulation[key] = self._least_of_types_ns(family)
-        return max(
-            0, self._accumulation[key] - self.max_pipeline_stages(family) * family.chunks
-        )  # each stage rounds its part
+        rounded = self.max_pipeline_stages(family) * family.chunks  # each stage rounds its part
+        return max(0, self._accumulation[key] - rounded)
 
     def _least_of_types_ns(self, family: Family) -> int:
         """Return what adding up takes where each parameter is added on its best type; 0 where it could be divided."""
@@ -159,18 +158,6 @@ class Families(FamilySpace):
             ranks, models = self.stage_ranks(family), self.models(family.microbatch_size)
             self._updates[key] = [model.least_update_ns(config, ranks, num_places) for model in models]
         return self._updates[key]
-
-    def _microbatches_ns(self, family: Family, num_places: int, again_ns: int) -> list[int]:
-        """Return the least time of one micro-batch on stages of each device type, with what ZeRO sends for it."""
-        ranks, models = self.stage_ranks(family), self.models(family.microbatch_size)
-        num_stages = num_places * family.chunks
-        return [model.least_microbatch_ns(family.config, ranks, num_stages, again_ns) for model in models]
-
-    def _closings_ns(self, family: Family, num_places: int) -> list[int]:
-        """Return what copies on each type send at least when a step ends, while their places do nothing else."""
-        ranks, models = self.stage_ranks(family), self.models(family.microbatch_size)
-        stages, alone = num_places * family.chunks, family.chunks == 1
-        return [model.least_closing_ns(family.config, ranks, stages, alone=alone) for model in models]
 
     def again_ns(self, family: Family) -> int:
         """Return what forwards that run again take of one micro-batch, if every stage gains by it."""
@@ -238,16 +225,17 @@ class Families(FamilySpace):
 
     def _even_ns(self, family: Family, places: int, again_ns: int, added_ns: int, weights: tuple[float, ...]) -> int:
         """Return what `even_ns` says with these weights."""
-        operators = range(len(self.problem.profile.graph.operators))
-        work = min(_times(weights, self._microbatches_ns(family, places, again_ns)))
+        operators, stages = range(len(self.problem.profile.graph.operators)), places * family.chunks
+        config, ranks, models = family.config, self.stage_ranks(family), self.models(family.microbatch_size)
+        works = [model.least_microbatch_ns(config, ranks, stages, again_ns) for model in models]
+        work = min(_times(weights, works))
         work *= self._mixed(family, weights, operators, again=again_ns > 0)
         each = work + min(weights) * added_ns
-        closings = map(sum, zip(self._closings_ns(family, places), self._updates_ns(family, places), strict=True))
-        closing = min(_times(weights, list(closings)))
-        return int(
-            (self.microbatches_per_replica(family) * each + closing)
-            / self._capacity(weights, family.devices_per_stage, places)
-        )
+        # what copies send while their places do nothing else, and the optimizer's steps
+        sent = [model.least_closing_ns(config, ranks, stages, alone=family.chunks == 1) for model in models]
+        closing = min(_times(weights, list(map(sum, zip(sent, self._updates_ns(family, places), strict=True)))))
+        whole = self.microbatches_per_replica(family) * each + closing
+        return int(whole / self._capacity(weights, family.devices_per_stage, places))
 
     def _capacity(self, weights: tuple[float, ...], size: int, places: int) -> float:
         """Return the largest total speed of stages of `size` ranks, each as fast as its slowest rank."""
@@ -285,9 +273,7 @@ class Families(FamilySpace):
         """
         problem, fastest = self.problem, max(self.problem.speeds)
         distinct: dict[object, Family] = {}
-        for config in sorted(
-            self.degrees, key=lambda config: -config.sequence
-        ):  # which takes what it divides off a rank
+        for config in sorted(self.degrees, key=lambda each: -each.sequence):  # takes what it divides off a rank
             for size in problem.microbatch_sizes_of(config.data):
                 key = config.tensor, config.context, config.expert, config.expert_tensor, size
                 distinct.setdefault(key, Family(config, size))

@@ -8,8 +8,7 @@ need to choose where to look: rounding, and the units in which the executor gath
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,13 +48,8 @@ class StageWeights:
 
     def plus(self, more: "StageWeights", where: NDArray[np.bool_]) -> "StageWeights":
         """Return both together."""
-        return StageWeights(
-            self.dense + where * more.dense,
-            self.experts + where * more.experts,
-            self.trained + where * more.trained,
-            self.trained_experts + where * more.trained_experts,
-            self.unit,
-        )
+        summed = {f.name: getattr(self, f.name) + where * getattr(more, f.name) for f in fields(self)}
+        return replace(self, **summed | {"unit": self.unit})
 
     @property
     def all_trained(self) -> Floats:
@@ -84,6 +78,10 @@ class ReplicaPrices:
         self._groups: list[Ranks] = []
         self._expert_groups: list[Ranks] = []
         self._across: list[Ranks] = []
+        self._known: dict[tuple[Collective, tuple[int, ...]], list[float]] = {}
+        self._hops: dict[LinkGroup, tuple[int, int]] = {}
+        self._known_hops: dict[tuple[int, int], list[float]] = {}
+        self._on_host = np.isin(rows.offload, (OPTIMIZER, PARAMETERS))
         self._place_apart(orders)
 
     def _place_apart(self, orders: Sequence[RankOrder]) -> None:
@@ -110,7 +108,7 @@ class ReplicaPrices:
         self, weights: StageWeights, forward: Floats, backward: Floats, kept: Floats, stages: Ints
     ) -> Floats:
         """Return what ZeRO-2, ZeRO-3 and offload add to one micro-batch of a stage."""
-        zero, parts = self._rows.zero, np.maximum(1.0, self._num_blocks / stages)
+        zero, parts = self._rows.zero, np.maximum(1.0, self._model.num_blocks / stages)
         scatter = self._reduce_ns(reduce_scatter_ns, weights, parts) * (zero >= SCATTERED)
         gather = self._both_ns(all_gather_ns, weights.dense, weights.experts, parts) * (zero > SCATTERED)
         overlap, gathers = self._model.overlap, self._model.overlap_of_gathers
@@ -127,9 +125,8 @@ class ReplicaPrices:
     def _moved_bytes(self, weights: StageWeights, kept: Floats) -> tuple[Floats, Floats]:
         """Return what offload copies to the host and back with a micro-batch."""
         offload = self._rows.offload
-        gradients = self._shard(weights)
         up = (weights.dense / self._copies + weights.experts / self._expert_copies) * (offload == PARAMETERS)
-        back = up + gradients * ((offload == OPTIMIZER) | (offload == PARAMETERS))
+        back = up + self._shard(weights) * self._on_host
         held = kept * (offload == ACTIVATIONS)
         return up + held, back + held
 
@@ -152,14 +149,12 @@ class ReplicaPrices:
         shard = self._shard(weights)
         known = [float(self._model.update_ns(int(size))) for size in PROBES]
         on_device = np.interp(shard, PROBES, known)
-        offload = self._rows.offload
-        on_host = (offload == OPTIMIZER) | (offload == PARAMETERS)
-        if not on_host.any():
+        if not self._on_host.any():
             return on_device
         machines = self._problem.machines
         step = host.step_ns(machines, 0, 1 << 30) / (1 << 30) * self._states_on_host(weights)
-        copied = shard / host.link_gbs(machines, 0) * (offload == OPTIMIZER)
-        return np.where(on_host, step + copied, on_device)
+        copied = shard / host.link_gbs(machines, 0) * (self._rows.offload == OPTIMIZER)
+        return np.where(self._on_host, step + copied, on_device)
 
     def messages_ns(self, size_bytes: Floats) -> tuple[Floats, Floats]:
         """Return what a message takes between the neighbouring places farthest apart, and along the whole line.
@@ -236,22 +231,6 @@ class ReplicaPrices:
             self._known[key] = [float(collective(machines, ranks, int(size))) for size in PROBES]
         return self._known[key]
 
-    @cached_property
-    def _known(self) -> dict[tuple[Collective, tuple[int, ...]], list[float]]:
-        return {}
-
-    @cached_property
-    def _hops(self) -> dict[LinkGroup, tuple[int, int]]:
-        return {}
-
-    @cached_property
-    def _known_hops(self) -> dict[tuple[int, int], list[float]]:
-        return {}
-
-    @cached_property
-    def _num_blocks(self) -> int:
-        return self._model.num_blocks
-
     # --- memory
 
     def _shard(self, weights: StageWeights) -> Floats:
@@ -287,9 +266,8 @@ class ReplicaPrices:
     def states_bytes(self, weights: StageWeights) -> Floats:
         """Return what parameters, gradients and states take on a rank's device."""
         parameters, gradients, states = self._divided(weights)
-        offload = self._rows.offload
-        on_host = (offload == OPTIMIZER) | (offload == PARAMETERS)
-        return np.where(offload == PARAMETERS, 0.0, parameters) + np.where(on_host, 0.0, gradients + states)
+        on_device = np.where(self._rows.offload == PARAMETERS, 0.0, parameters)
+        return on_device + np.where(self._on_host, 0.0, gradients + states)
 
     def _states_on_host(self, weights: StageWeights) -> Floats:
         parameters, gradients, states = self._divided(weights)
@@ -303,8 +281,7 @@ class ReplicaPrices:
     def buffers_bytes(self, weights: StageWeights, chunks: Ints) -> Floats:
         """Return gradient buckets, and parameters that are gathered for use."""
         rows, unit = self._rows, weights.unit * chunks
-        on_host = (rows.offload == OPTIMIZER) | (rows.offload == PARAMETERS)
-        scattered = (rows.zero >= SCATTERED) | on_host
+        scattered = (rows.zero >= SCATTERED) | self._on_host
         buckets = np.where(self._copies > 1, 2.0 * self._training.bucket_bytes * chunks, 0.0)
         found = np.minimum(weights.all_trained, np.where(scattered, unit, buckets))
         gathered = (rows.offload == PARAMETERS) | ((rows.zero > SCATTERED) & (self._copies > 1))
