@@ -126,7 +126,8 @@ def states_of(amounts: Amounts, training: TrainingJob, zero: int, offload: str, 
     all_sizes = (parameters, gradients, optimizer, master)
     named = {"parameters": all_sizes, "optimizer": (0, *all_sizes[1:])}.get(offload, (0, 0, 0, 0))
     moved = [int(fraction * size) for size in named]
-    return States(*(size - gone for size, gone in zip(all_sizes, moved, strict=True)), sum(moved))
+    parameters, gradients, optimizer, master = (size - gone for size, gone in zip(all_sizes, moved, strict=True))
+    return States(parameters, gradients, optimizer, master, sum(moved))
 
 
 def both(dense: States, experts: States) -> States:
