@@ -18,7 +18,7 @@ from planner.plan import Plan
 from planner.plan.provenance import of_a_sample
 from planner.plan.rank_order import RankOrder, rank_order_of
 from planner.plan.replica import places_of, replica_orders
-from planner.question.in_stage_support import beside_compute_refusal, config_refusal, rank_order_refusal
+from planner.question.in_stage_support import config_refusal, during_compute_refusal, rank_order_refusal
 
 
 @dataclass(frozen=True)
@@ -198,7 +198,7 @@ def _megatron(job: Job) -> str:
     if why := schedule_refusal("megatron", plan.schedule, pipelined=job.num_stages > 1, looped=looped):
         return why
     if "overlap experts" in plan.assumptions.habits and (
-        why := beside_compute_refusal("megatron", plan.stages[0].config, pipelined=job.num_stages > 1, looped=looped)
+        why := during_compute_refusal("megatron", plan.stages[0].config, pipelined=job.num_stages > 1, looped=looped)
     ):
         return why
     if looped and plan.batch.num_microbatches // plan.stages[0].config.data % places:

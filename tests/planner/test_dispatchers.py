@@ -23,7 +23,7 @@ from planner.measured.predicted import Predictor
 from planner.measured.runs import job_of
 from planner.plan import Plan
 from planner.plan.provenance import job_of as told_job_of
-from planner.question.in_stage_support import beside_compute_refusal
+from planner.question.in_stage_support import during_compute_refusal
 from tests.support.described_models import described
 from tests.support.gpt_graph import cluster
 
@@ -74,7 +74,7 @@ def test_nobody_gathers_tokens_beside_compute() -> None:
 def test_megatron_sends_beside_compute_in_virtual_stages_without_full_recompute(
     config: StageConfig, pipelined: bool, looped: bool, said: str
 ) -> None:
-    found = beside_compute_refusal("megatron", config, pipelined=pipelined, looped=looped)
+    found = during_compute_refusal("megatron", config, pipelined=pipelined, looped=looped)
     assert said in found if said else not found
 
 

@@ -216,7 +216,7 @@ class TrainingJob:
             )
         if self.overlap_experts and self.dispatcher == "allgather":
             raise UsageError(
-                "no trainer gathers tokens of experts beside compute (--overlap-experts with --dispatcher allgather); "
+                "no trainer gathers tokens of experts during compute (--overlap-experts with --dispatcher allgather); "
                 "take --dispatcher alltoall or flex, or --no-overlap-experts"
             )
         if self.overlap_slowdown and self.overlap_slowdown < 1:
