@@ -3,6 +3,7 @@
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from benchmarks.accuracy.tables import read
@@ -24,6 +25,8 @@ from planner.measured.runs import job_of
 from planner.plan import Plan
 from planner.plan.provenance import job_of as told_job_of
 from planner.question.in_stage_support import during_compute_refusal
+from planner.question.targets import config_not_run
+from planner.search.state.prepared import PreparedProblem
 from tests.support.described_models import described
 from tests.support.gpt_graph import cluster
 
@@ -76,6 +79,19 @@ def test_megatron_sends_beside_compute_in_virtual_stages_without_full_recompute(
 ) -> None:
     found = during_compute_refusal("megatron", config, pipelined=pipelined, looped=looped)
     assert said in found if said else not found
+
+
+def test_a_search_for_a_target_begins_with_what_it_runs() -> None:
+    """ZeRO-3 came first under Megatron, and a search without time for a second shape ended with its refusal."""
+    asked = Problem(described("mixtral"), None, 4, 16, target="megatron")
+    prepared = PreparedProblem(asked)
+    table = prepared.small_table
+    assert table
+    rows = np.flatnonzero(table.memory_bytes <= prepared.most_bytes)
+    assert len(rows)
+    for row in rows.tolist():
+        pipelined = bool(table.rows.num_stages[row] > 1)
+        assert not config_not_run("megatron", asked, table.family(row).config, pipelined)
 
 
 @cache
