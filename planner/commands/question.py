@@ -13,7 +13,7 @@ from costmodel.machines.catalogue import PRECISIONS
 from costmodel.roofline import OPTIMIZERS
 from costmodel.roofline.narrow import RECIPES
 from costmodel.stages.config import OFFLOAD, RECOMPUTE
-from costmodel.stages.strategies.trainers import KERNELS, SAID, SELECTIVE, trainers
+from costmodel.stages.strategies.trainers import DISPATCHERS, KERNELS, SAID, SELECTIVE, trainers
 from planner.commands.flags import few_bytes, few_percent, gibibytes, limit, positive, rank_order, room, seed
 from planner.plan.rank_order import RANK_ORDER
 
@@ -159,6 +159,7 @@ def add_trainer(parser: argparse.ArgumentParser) -> None:
     habits.add_argument("--attention", choices=KERNELS, help="its kernel; math keeps scores")
     habits.add_argument("--selective", choices=SELECTIVE, help="what --recompute selective runs again")
     habits.add_argument("--fp8-recipe", choices=RECIPES, help="where its scales come from")
+    habits.add_argument("--dispatcher", choices=DISPATCHERS, help="of tokens to experts on other ranks")
     parser.add_argument("--calibration", metavar="FILE", help="constants of your own machines, from penstock fit")
 
 

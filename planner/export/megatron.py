@@ -6,9 +6,11 @@ the model's own sizes but its layers, and what a plan does not say: data, learni
 """
 
 import json
+from collections.abc import Set
 from shlex import join
 
 from costmodel.roofline.narrow import RECIPES
+from costmodel.stages.strategies.trainers import DISPATCHERS
 from planner.export.job_configs.key_table import key_table
 from planner.graph.layout import layer_letters, layout_text
 from planner.plan import Plan
@@ -59,6 +61,12 @@ def flags(plan: Plan) -> list[str]:
     return [flag if value is True else join([flag, str(value)]) for flag, value in pairs]
 
 
+def _of_experts(habits: Set[str]) -> Facts:
+    """Return how tokens reach experts on other ranks, which Megatron gathers where nothing is said."""
+    dispatcher = next((name for name in DISPATCHERS if f"dispatcher {name}" in habits), DISPATCHERS[0])
+    return {"dispatcher": dispatcher, "overlap_experts": "overlap experts" in habits}
+
+
 def facts(plan: Plan) -> Facts:
     """Return what the flags of a plan say, by fact; false for flags that are left out."""
     config, places = plan.stages[0].config, len(Job(plan).places)
@@ -81,6 +89,7 @@ def facts(plan: Plan) -> Facts:
         "optimizer_instances": config.data // config.shard_group if config.shard_group else False,
         **OPTIMIZERS.get(plan.assumptions.optimizer, {}),
         "overlap": "overlap" in habits and config.data > 1,
+        **(_of_experts(habits) if config.expert > 1 else {}),
         "overlap_gathers": {"overlap", "overlap gathers"} <= habits and config.zero > 0,
     }
     if len(plan.stages) == 1:

@@ -58,6 +58,8 @@ def settings(plan: Plan) -> dict[str, object]:
     }
     if config.expert > 1 and config.expert_tensor > 1:
         facts["expert_tensor"] = config.expert_tensor
+    if config.expert > 1 and "dispatcher flex" in plan.assumptions.habits:
+        facts["dispatcher"] = "deepep"
     if len(plan.stages) == 1:
         facts["local_batch"] = plan.batch.microbatch_size
     else:

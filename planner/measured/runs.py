@@ -22,7 +22,7 @@ from costmodel.roofline import OPTIMIZERS
 from costmodel.roofline.narrow import RECIPES
 from costmodel.stages.config import OFFLOAD, RECOMPUTE
 from costmodel.stages.strategies.memory import KINDS
-from costmodel.stages.strategies.trainers import FLAGS, KERNELS, MEGATRON, SAID, SELECTIVE, habits_of
+from costmodel.stages.strategies.trainers import DISPATCHERS, FLAGS, KERNELS, MEGATRON, SAID, SELECTIVE, habits_of
 from planner.graph.layers import EQUAL, layers_of
 from planner.measured.job import MeasuredJob
 from planner.question.space import Space
@@ -32,13 +32,13 @@ NEEDED = ("model", "device", "devices", "batch", "step_time_ms")
 WORDS: Mapping[str, tuple[str, ...]] = {
     "recompute": RECOMPUTE, "offload": OFFLOAD, "precision": tuple(PRECISIONS), "optimizer": tuple(OPTIMIZERS),
     "selective": SELECTIVE, "attention": KERNELS, "schedule": tuple(SCHEDULES),
-    "memory_kind": KINDS, "fp8_recipe": RECIPES,
+    "memory_kind": KINDS, "fp8_recipe": RECIPES, "dispatcher": DISPATCHERS,
 }  # fmt: skip
 TRUTH = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 OTHERS = ("microbatch_size", "sequence", "cluster", "peak_memory_gib", "precision", "optimizer", "trainer")
 RUN = ("memory_kind", "network_gbs", "schedule", "layers", "trainer_version", "compile", "lora_rank")
 """How a job was run and what its figures are, in addition to what `plan` asks."""
-UNPRICED = {"gradient_copies": "1", "dispatcher": "allgather"}
+UNPRICED = {"gradient_copies": "1"}
 """Columns that are read and not priced, each with the one value that means what is priced."""
 FREE = ("source", "case", "group")
 """Columns whose words are the user's own; so is any other name told by `--by`."""

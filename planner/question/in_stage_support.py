@@ -69,6 +69,18 @@ def _taken(target: str, pipelined: bool) -> tuple[Names, tuple[int, ...], Names,
     )
 
 
+def during_compute_refusal(target: str, config: StageConfig, *, pipelined: bool, looped: bool) -> str:
+    """Return what a target does not run where all-to-alls of experts run during another micro-batch's compute.
+
+    Megatron-LM's conditions are those of `transformer_config.py` (overlap_moe_expert_parallel_comm).
+    """
+    if target != "megatron" or config.expert == 1:
+        return ""
+    if config.recompute == "full" or config.recomputed_operators:
+        return f"{config.recompute} recompute with tokens sent to experts during compute"
+    return "tokens sent to experts during compute in a pipeline of one stage a rank" if pipelined and not looped else ""
+
+
 RANK_ORDERS = {"torchtitan": (RANK_ORDER,), "megatron": (RANK_ORDER, PIPELINE_INSIDE), "deepspeed": (RANK_ORDER,)}
 """The rank orders that trainers have."""
 

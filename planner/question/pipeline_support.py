@@ -18,7 +18,7 @@ from planner.plan import Plan
 from planner.plan.provenance import of_a_sample
 from planner.plan.rank_order import RankOrder, rank_order_of
 from planner.plan.replica import places_of, replica_orders
-from planner.question.in_stage_support import config_refusal, rank_order_refusal
+from planner.question.in_stage_support import config_refusal, during_compute_refusal, rank_order_refusal
 
 
 @dataclass(frozen=True)
@@ -196,6 +196,10 @@ def _megatron(job: Job) -> str:
         return "recompute of other operators than the first layers of each stage, equally many of them"
     looped = job.num_stages > places
     if why := schedule_refusal("megatron", plan.schedule, pipelined=job.num_stages > 1, looped=looped):
+        return why
+    if "overlap experts" in plan.assumptions.habits and (
+        why := during_compute_refusal("megatron", plan.stages[0].config, pipelined=job.num_stages > 1, looped=looped)
+    ):
         return why
     if looped and plan.batch.num_microbatches // plan.stages[0].config.data % places:
         return f"micro-batches of a replica that {places} ranks of the pipeline do not divide"

@@ -11,7 +11,7 @@ from costmodel.stages.strategies import EXECUTOR
 from planner.graph.layers import why_undivided
 from planner.plan import Plan
 from planner.plan.gathering import gathering_problem
-from planner.question.in_stage_support import config_refusal
+from planner.question.in_stage_support import config_refusal, during_compute_refusal
 from planner.question.pipeline_support import LINE_RULES, not_taken
 from planner.question.problem import ANY, Problem
 
@@ -75,7 +75,10 @@ def config_not_run(target: str, problem: Problem, config: StageConfig, pipelined
     """Return why a target does not run stages configured so, nothing where it does; any runs all."""
     if target not in RUNNERS:
         return ""
-    return (_no_module(problem) if target == EXECUTOR else "") or config_refusal(target, config, pipelined)
+    why = (_no_module(problem) if target == EXECUTOR else "") or config_refusal(target, config, pipelined)
+    if why or not problem.training.overlap_experts:
+        return why
+    return during_compute_refusal(target, config, pipelined=pipelined, looped=True)
 
 
 def _no_module(problem: Problem) -> str:

@@ -159,9 +159,9 @@ def test_another_micro_batchs_compute_hides_all_to_alls_where_the_trainer_runs_i
 
 def test_experts_that_lie_side_by_side_take_one_copy_a_rank():
     config, profile = StageConfig(data=4, expert=4), experts().profile()  # two experts a rank, two a token
-    together = replace(NO_OVERLAP, experts_together=2)
+    flex = replace(NO_OVERLAP, dispatcher="flex")
     drawn, dealt = (StrategyModel(profile, MACHINES, 1, job).stage(range(1, 5), config, range(4)) for job in
-                    (NO_OVERLAP, together))  # fmt: skip
+                    (flex, replace(flex, experts_together=2)))  # fmt: skip
     less = [all_to_all_ns(MACHINES, (0, 1, 2, 3), copies * S * H * 2) for copies in (2, 1)]
     assert drawn.forward_ns - dealt.forward_ns == 2 * (less[0] - less[1])
 

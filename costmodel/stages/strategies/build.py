@@ -68,7 +68,7 @@ class Build:
         hidden = self._hidden_ns(degrees) if self.training.overlap_experts else 0
         return Traffic(
             graph, self.reads, self.cluster, degrees, groups, self.sizes, width, size, overlap, alone, hidden,
-            self.training.experts_together,
+            self.training.experts_together, self.training.dispatcher,
         )  # fmt: skip
 
     def _hidden_ns(self, degrees: Degrees) -> int:

@@ -6,10 +6,10 @@ undivided value that column operators read, and of the statistics of norms over 
 again in the backward. As in Megatron-LM the backward's collectives overlap the layer's own gradient matmuls: only what
 exceeds them is exposed. Context parallel (Liu et al., Ring Attention, 2023): keys and values travel c - 1 steps around
 the ring during attention, their gradients too. Expert parallel (Lepikhin et al., GShard, 2020): an all-to-all to the
-experts and one back, both again in the backward, on the network one copy of a token a host; during another
-micro-batch's compute where the trainer interleaves two (Megatron-LM core, --overlap-moe-expert-parallel-comm;
-DeepSeek-V3, 2024, section 3.2.1). Leaves out what overlapped
-compute loses here, and uneven loads of experts.
+experts and one back, both again in the backward, of every copy of a token, or of one a host (flex); or an all-gather
+of all tokens and a reduce-scatter (Megatron-LM core, token_dispatcher.py: allgather); during another micro-batch's
+compute where the trainer interleaves two (Megatron-LM core, --overlap-moe-expert-parallel-comm; DeepSeek-V3, 2024,
+section 3.2.1). Leaves out what overlapped compute loses here, and uneven loads of experts.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,6 +24,7 @@ from costmodel.model.work import Work
 from costmodel.stages.strategies.division import WITHIN_TENSOR, Degrees, ceil, feeds_experts
 from costmodel.stages.strategies.groups import Ranks, StageGroups
 from costmodel.stages.strategies.shared_sums import Item
+from costmodel.stages.strategies.trainers import DISPATCHERS
 
 OF_TENSORS = ("entering", "to experts", "dispatch")
 """What is sent once for all operators that read a tensor."""
@@ -77,12 +78,13 @@ class Traffic:
     microbatch_size : int
     overlap : bool
     alone : bool
-        Each column layer sums the gradient of its input by itself, as torch's do, and not once for all that read it;
-        experts are sent every copy of a token.
+        Each column layer sums the gradient of its input by itself, as torch's do, and not once for all that read it.
     hidden : int
         Another micro-batch's compute, ns, which hides as much of each all-to-all of experts; 0 where none does.
     together : int
         Experts of a token that lie side by side.
+    dispatcher : str
+        How tokens reach experts, of `trainers.DISPATCHERS`.
     """
 
     graph: OperatorGraph
@@ -97,6 +99,7 @@ class Traffic:
     alone: bool = False
     hidden: int = 0
     together: int = 1
+    dispatcher: str = DISPATCHERS[0]
 
     def items(self, times: Mapping[int, Times]) -> tuple[list[Item], list[Item], list[Item]]:
         """Return exposed ns in F and in I, and bytes of gathered values; what operators share has one key.
@@ -236,32 +239,39 @@ class Traffic:
         outside = [i for i in rows_of if not self._among_experts(self.graph.tensors[i])]
         if outside:
             size = rows * work.inner * self.width
-            time = self._to_experts_ns(size, work)
-            yield ("dispatch", max(outside, key=self.sizes.__getitem__)), time, time, size
+            there, back = self._to_experts_ns(size, work)
+            yield ("dispatch", max(outside, key=self.sizes.__getitem__)), there, back, size
         if not feeds_experts(self.graph, position):
             size = rows * work.outer * self.width
-            time = self._to_experts_ns(size, work)
-            yield ("combine", position), time, time, size
+            there, back = self._to_experts_ns(size, work)
+            yield ("combine", position), back, there, size
 
-    def _to_experts_ns(self, size_bytes: int, work: Work) -> int:
-        """Return what is exposed of an all-to-all."""
+    def _to_experts_ns(self, size_bytes: int, work: Work) -> tuple[int, int]:
+        """Return what is exposed of the way to experts of all copies, and of their gradients' way back."""
+        if self.dispatcher == "allgather":
+            group = self.groups.expert
+            all_bytes = len(group) * ceil(size_bytes, max(1, work.active))
+            return all_gather_ns(self.cluster, group, all_bytes), reduce_scatter_ns(self.cluster, group, all_bytes)
         sent_ns = self._all_to_all_ns(size_bytes, work)
-        return max(min(1, sent_ns), sent_ns - self.hidden)
+        exposed_ns = max(min(1, sent_ns), sent_ns - self.hidden)
+        return exposed_ns, exposed_ns
 
     def _all_to_all_ns(self, size_bytes: int, work: Work) -> int:
-        """Return the time of an all-to-all; what several experts of one host take goes to that host once.
+        """Return the time of an all-to-all, of every copy or with one to a host.
 
-        Of a token's copies as many cross the network as there are hosts among those drawn; the host's own links pass
-        on the others meanwhile (DeepEP, 2025: one copy a node over RDMA, NVLink within). Experts that lie side by side
-        are drawn at once, and their rank takes one copy. A router that reaches a few groups of experts reaches as few
-        hosts, or as many more as hold a group (DeepSeek-V3, 2024, section 2.1.2).
+        Of a token's copies under flex as many cross the network as there are hosts among those drawn; the host's own
+        links pass on the others meanwhile (DeepEP, 2025: one copy a node over RDMA, NVLink within). Experts that lie
+        side by side are drawn at once, and their rank takes one copy. A router that reaches a few groups of experts
+        reaches as few hosts, or as many more as hold a group (DeepSeek-V3, 2024, section 2.1.2).
         """
         group, inner = self.groups.expert, self.cluster.groups[0].group
+        if self.dispatcher == "alltoall":
+            return all_to_all_ns(self.cluster, group, size_bytes)
         within = tuple(rank for rank in group if not inner or rank // inner == group[0] // inner)
         hosts, active = ceil(len(group), len(within)), max(1, work.active)
         draws = ceil(active, self.together)
         copies = min(active, draws * ceil(self.together * len(group), max(1, work.experts)))
-        if self.alone or hosts == 1 or active < 2:  # torch's own all-to-all sends every copy
+        if hosts == 1 or active < 2:
             return all_to_all_ns(self.cluster, group, size_bytes * copies // active)
         near = min(hosts, work.reached * ceil(hosts, work.groups)) if work.groups else hosts
         reached = near * (1 - (1 - 1 / near) ** draws)

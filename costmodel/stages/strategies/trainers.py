@@ -21,6 +21,8 @@ SELECTIVE = ("attention", "operators")
 """What ``selective`` recompute runs again."""
 KERNELS = ("math", "fa2", "cudnn", "fa3")
 """Kernels of attention: one that writes its scores, and three that do not."""
+DISPATCHERS = ("alltoall", "flex", "allgather")
+"""Ways of tokens to experts: every copy by itself, one a host and a rank, or all tokens to every rank."""
 FILE = Path(__file__).with_name("trainers.toml")
 
 
@@ -44,6 +46,7 @@ class TrainerHabits:
     gradient_bytes: int
     main_weight_bytes: int
     experts_together: int
+    dispatcher: Annotated[str, Json(allowed=DISPATCHERS)]
     fp8_recipe: Annotated[str, Json(allowed=tuple(RECIPES))]
     bucket_rank_bytes: int
     stand_ins: bool
@@ -65,18 +68,16 @@ class TrainerHabits:
     def words(self, precision: str = "") -> tuple[str, ...]:
         """Return what is done in a precision, one phrase a habit."""
         flags = (name if getattr(self, name) else f"no {name}" for name in FLAGS)
-        sizes = (
-            f"{name} {getattr(self, name)}"
-            for name in (*SIZES, "attention", "selective", *(["fp8_recipe"] if precision == "fp8" else []))
-        )
-        return tuple(text.replace("_", " ") for text in (*flags, *sizes))
+        scales = ["fp8_recipe"] if precision == "fp8" else []
+        told = (f"{name} {getattr(self, name)}" for name in (*SIZES, "attention", "selective", "dispatcher", *scales))
+        return tuple(text.replace("_", " ") for text in (*flags, *told))
 
 
 FLAGS = (
     "flash", "graphs", "overlap", "overlap_gathers", "overlap_tensor", "overlap_experts", "fused", "summed_in_place",
 )  # fmt: skip
 SIZES = ("bucket_mib", "loss_bytes", "gradient_bytes", "main_weight_bytes", "experts_together")
-SAID = (*FLAGS, *SIZES, "attention", "selective", "fp8_recipe")
+SAID = (*FLAGS, *SIZES, "attention", "selective", "fp8_recipe", "dispatcher")
 """TrainerHabits that a flag may tell otherwise."""
 
 

@@ -52,6 +52,8 @@ class TrainingJob:
         All-to-alls of experts run during another micro-batch's compute.
     experts_together : int
         Experts of a token that lie side by side.
+    dispatcher : str
+        How tokens reach experts, of `trainers.DISPATCHERS`.
     overlap_slowdown : float
         Factor by which compute slows while it shares the device with communication; 0 takes the catalogue's.
     whole_stages : bool
@@ -116,6 +118,7 @@ class TrainingJob:
     overlap_tensor: bool | None = None
     overlap_experts: bool = False
     experts_together: int = 1
+    dispatcher: str = "alltoall"
     summed_in_place: bool = False
     bucket_bytes: int = BUCKET_BYTES
     bucket_rank_bytes: int = 0
@@ -186,6 +189,11 @@ class TrainingJob:
             raise UsageError(
                 f"--optimizer {self.optimizer} keeps states in fewer bits than weights, and no precision is said; give "
                 "--precision (bf16, for instance) too, or take adam"
+            )
+        if self.overlap_experts and self.dispatcher == "allgather":
+            raise UsageError(
+                "no trainer gathers tokens of experts during compute (--overlap-experts with --dispatcher allgather); "
+                "take --dispatcher alltoall or flex, or --no-overlap-experts"
             )
         if self.overlap_slowdown and self.overlap_slowdown < 1:
             raise UsageError(

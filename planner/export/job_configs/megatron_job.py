@@ -9,6 +9,7 @@ from costmodel.importers.block_yaml import read_flow_list
 from costmodel.model.graph import OperatorGraph
 from costmodel.roofline.narrow import RECIPES
 from costmodel.stages.config import StageConfig
+from costmodel.stages.strategies.trainers import DISPATCHERS
 from planner.export.job_configs.facts import Facts
 from planner.export.job_configs.interpreted import (
     TodaysJob,
@@ -30,8 +31,8 @@ SHARDING = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3
 FLASH = {"flash": True, "fused": True, "auto": True, "unfused": False, "local": False}
 
 
-def megatron_job(facts: Facts, graph: OperatorGraph, given_world: int, unsaid: str = "") -> TodaysJob:
-    """Return the job of Megatron's arguments on a model, of precision `unsaid` where they tell none.
+def megatron_job(facts: Facts, graph: OperatorGraph, given_world: int, *, by_recipe: bool) -> TodaysJob:
+    """Return the job of Megatron's arguments on a model; `by_recipe` says that Bridge's recipe, not told, is below.
 
     Raises
     ------
@@ -78,9 +79,9 @@ def megatron_job(facts: Facts, graph: OperatorGraph, given_world: int, unsaid: s
         given.schedule,
         given.stages,
         given.places,
-        _precision(facts, unsaid),
+        _precision(facts, "" if by_recipe else "fp32"),
         _optimizer(facts),
-        _habits(facts),
+        _habits(facts) | (_of_experts(facts, by_recipe=by_recipe) if config.expert > 1 else {}),
         given.orders,
         PIPELINE_INSIDE if facts.flag("pipeline_inside") else RANK_ORDER,
     )
@@ -196,6 +197,20 @@ MIXED = (
     ("fp8_subchannel_scaling", "blockwise"),
 )  # fmt: skip
 """Parts of Megatron-Bridge's names of mixed precisions, and the scales of fp8 that these have."""
+
+
+DISPATCHED = dict(zip(DISPATCHERS, DISPATCHERS, strict=True)) | {"alltoall_seq": "alltoall"}
+"""Megatron's dispatchers of tokens: the last is an older one's name."""
+
+
+def _of_experts(facts: Facts, *, by_recipe: bool) -> dict[str, object]:
+    """Return how tokens reach experts; Megatron-LM gathers them where nothing is said (`transformer_config.py`)."""
+    found: dict[str, object] = (
+        {"overlap_experts": facts.flag("overlap_experts")} if facts.said("overlap_experts") else {}
+    )
+    if facts.said("dispatcher") or not by_recipe:
+        found["dispatcher"] = DISPATCHED[facts.text("dispatcher", "allgather", DISPATCHED)]
+    return found
 
 
 def _habits(facts: Facts) -> dict[str, object]:

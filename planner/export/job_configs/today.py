@@ -78,8 +78,7 @@ def _job(trainer: str, facts: Facts, profile: Profile, given_world: int, folder:
         return torchtitan_job(facts, profile.graph, given_world, folder)
     if trainer not in TRAINERS:
         raise UsageError(f"no job of {trainer!r} is read; there are {', '.join(TRAINERS)}")
-    unsaid = "fp32" if trainer == "megatron" else ""  # what a recipe of Bridge starts from is not in its file
-    return megatron_job(facts, profile.graph, given_world, unsaid)
+    return megatron_job(facts, profile.graph, given_world, by_recipe=trainer != "megatron")
 
 
 HOST_BYTES = 2**41

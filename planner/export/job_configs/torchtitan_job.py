@@ -86,9 +86,13 @@ def torchtitan_job(facts: Facts, graph: OperatorGraph, given_world: int, folder:
         home,
         _precision(facts),
         _optimizer(facts),
-        {},
+        {"dispatcher": DISPATCHED[facts.text("dispatcher", "standard", DISPATCHED)]} if config.expert > 1 else {},
         orders,
     )
+
+
+DISPATCHED = {"standard": "alltoall", "deepep": "flex", "hybridep": "flex"}
+"""torchtitan's ways of tokens to experts, the first where nothing is said."""
 
 
 def _expert_tensor(facts: Facts) -> int:

@@ -18,6 +18,7 @@ from planner.graph.topological_orders import Order
 from planner.plan.rank_order import RankOrder
 from planner.question.in_stage_support import rank_order_refusal
 from planner.question.problem import Problem
+from planner.question.targets import RUNNERS, config_not_run
 from planner.search.space.device_permutations import link_sizes
 from planner.search.space.division_prices import DivisionPrices, LinePrices, OperatorDegrees
 from planner.search.space.estimates import Estimates
@@ -176,6 +177,19 @@ class FamilyTable:
         self.split_ns = np.where(faster, light.split_ns, known.split_ns)
         self.memory_bytes = of(self.cuts).memory_bytes
         self._drop_twins()
+        self._drop_unrun()
+
+    def _drop_unrun(self) -> None:
+        """Have rows fit nowhere that the target does not run: a search shorter than a second had nothing else."""
+        problem, rows, same = self.prepared.problem, self.rows, dict[OperatorDegrees, int]()
+        if problem.target not in RUNNERS:
+            return
+        degrees = np.array([same.setdefault(division, len(same)) for division, _ in self._divisions])[rows.division]
+        inside = rows.zero, rows.recompute, rows.offload, 1 * (rows.shard_group > 0)
+        first, number = distinct(degrees, *inside, 1 * (rows.num_stages > 1))
+        configs = ((self.family(row).config, bool(rows.num_stages[row] > 1)) for row in first.tolist())
+        runs = np.array([not config_not_run(problem.target, problem, *each) for each in configs], dtype=bool)
+        self.memory_bytes = np.where(runs[number], self.memory_bytes, np.nan)
 
     def _drop_twins(self) -> None:
         """Have groups and rank orders fit nowhere that are not estimated to gain over what is usual."""
