@@ -166,11 +166,18 @@ class Families(FamilySpace):
         num_stages = num_places * family.chunks
         return [model.least_microbatch_ns(family.config, ranks, num_stages, again_ns) for model in models]
 
-    def _closings_ns(self, family: Family, num_places: int) -> list[int]:
-        """Return what copies on each type send at least when a step ends, while their places do nothing else."""
+    def _closings_ns(self, family: Family, num_places: int, works_ns: Sequence[float]) -> list[int]:
+        """Return by how much what copies on each type send when a step ends lengthens it at least.
+
+        Of each type, the work of a micro-batch behind which sums may hide; each kind of copies behind its own.
+        """
         ranks, models = self.stage_ranks(family), self.models(family.microbatch_size)
         stages, alone = num_places * family.chunks, family.chunks == 1
-        return [model.least_closing_ns(family.config, ranks, stages, alone=alone) for model in models]
+        kinds = self.microbatches_per_replica(family) if len(models) == 1 else 1
+        return [
+            model.least_closing_ns(family.config, ranks, stages, work_ns, kinds, alone=alone)
+            for model, work_ns in zip(models, works_ns, strict=True)
+        ]
 
     def again_ns(self, family: Family) -> int:
         """Return what forwards that run again take of one micro-batch, if every stage gains by it."""
@@ -242,7 +249,8 @@ class Families(FamilySpace):
         work = min(_times(weights, self._microbatches_ns(family, places, again_ns)))
         work *= self._mixed(family, weights, operators, again=again_ns > 0)
         each = work + min(weights) * added_ns
-        closings = map(sum, zip(self._closings_ns(family, places), self._updates_ns(family, places), strict=True))
+        sent = self._closings_ns(family, places, [each / weight for weight in weights])
+        closings = map(sum, zip(sent, self._updates_ns(family, places), strict=True))
         closing = min(_times(weights, list(closings)))
         return int(
             (self.microbatches_per_replica(family) * each + closing)
