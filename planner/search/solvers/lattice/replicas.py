@@ -45,7 +45,8 @@ class ReplicasBound:
             return
         most = [max(added[i] for i, c in enumerate(pattern.class_of) if c == mine) for mine in pattern.class_of]
         alone = replace(data, backward=tuple(max(0, b - a) for b, a in zip(data.backward, most, strict=True)))
-        summed = [min(far.ns[i] for i, c in enumerate(pattern.class_of) if c == mine) for mine in pattern.class_of]
+        known = far.ns or (0,) * data.num_atoms
+        summed = [min(known[i] for i, c in enumerate(pattern.class_of) if c == mine) for mine in pattern.class_of]
         kinds = kinds_of(data, pattern)
         at, once = (lattice_of(each, self._downsets, kinds) for each in (data, alone))
         self._at, self._pairs = at, pairs_of(at, float("inf"), MOST_PAIRS)
