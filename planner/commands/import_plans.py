@@ -36,6 +36,7 @@ def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--expert-tensor", type=positive, metavar="N", help="ranks that divide each expert (tensor)")
     group.add_argument("--sequence-parallel", action="store_true", help="as of plan")
     group.add_argument("--zero", type=int, choices=range(4), default=0, help="ZeRO stage of every stage (default 0)")
+    group.add_argument("--shard-group", type=positive, metavar="N", help="as of plan (default: all replicas)")
     group.add_argument("--recompute", choices=RECOMPUTE, default="none", help="of every stage (default none)")
     group.add_argument("--precision", choices=("fp32", "fp16", "bf16", "fp8", "nvfp4"), default="", help="of training")
     group.add_argument("--optimizer", choices=tuple(OPTIMIZERS), default="adam")
@@ -73,7 +74,7 @@ def _config(args: argparse.Namespace) -> "StageConfig":
     sequence = args.tensor if args.sequence_parallel else 1
     return StageConfig(
         args.data, args.tensor, sequence, args.context, args.expert, args.zero, args.recompute,
-        expert_tensor=args.expert_tensor or 0,
+        shard_group=args.shard_group or 0, expert_tensor=args.expert_tensor or 0,
     )  # fmt: skip
 
 
@@ -84,7 +85,7 @@ def _problem(args: argparse.Namespace, num_places: int, batch: int, target: str)
     from planner.question.space import Space
 
     profile = read_profile(args.profile)
-    names = ("data", "tensor", "context", "expert", "expert_tensor", "zero", "recompute")
+    names = ("data", "tensor", "context", "expert", "expert_tensor", "zero", "shard_group", "recompute")
     degrees = {name: getattr(args, name) for name in names}
     return Problem(
         profile,

@@ -51,8 +51,9 @@ class SearchState:
         self.limits = Deadline(clock_s(problem))
         self.writing = WriteReserve(problem, self.limits)
         self.pool = CandidatePool(
-            problem, self.aim, self.prepared.layer_alignment, report, writing=self.writing, record=self.record
-        )
+            problem, self.aim, self.prepared.layer_alignment, report, writing=self.writing, record=self.record,
+            fits_for_sure=self.prepared.fits_for_sure,
+        )  # fmt: skip
         self.bounds = FamilyBounds(self.prepared, self.pool)
         self.prospects = FamilySelector(self.prepared, self.pool, self.bounds.of)
         self.solver, self.bounder, self.kernels, self.pace = Solver(), Solver(), Kernels(), OrderPace()

@@ -116,6 +116,7 @@ CSV = "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n"
         (["torch-csv", "orders.csv", "--parts", "one.json"], 3, "2 lists are needed"),
         (["torch-csv", "orders.csv", "--parts", "back.json"], 3, "number stages as data flows"),
         (["torch-csv", "nowhere.csv"], 3, "cannot be read"),
+        (["torch-csv", "orders.csv", "--data", "4", "--shard-group", "2"], 2, "with --zero 1, 2 or 3"),
     ],
 )
 def test_what_cannot_be_meant_is_one_clear_error(
@@ -155,6 +156,22 @@ def test_orders_without_a_list_take_equally_many_layers(tmp_path: Path, profile:
     assert main(["import", "torch-csv", str(tmp_path / "orders.csv"), "--profile", profile, "-o", out]) == 0
     assert read_plan(out).schedule == "torch-csv"
     assert main(["simulate", out]) == main(["validate", out]) == main(["explain", out]) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "zero"), [(["megatron-layout", "Et*4|t*4L"], 1), (["torch-csv", "orders.csv"], 3)]
+)
+def test_stages_divide_their_states_in_the_shard_groups_that_a_job_has(
+    arguments: list[str], zero: int, tmp_path: Path, profile: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "orders.csv").write_text(CSV)
+    asked = ["--data", "4", "--zero", str(zero), "--shard-group", "2", "--profile", profile, "-o", "plan.json"]
+    asked += ["--stages", "2", "--batch", "16"] if arguments[0] == "megatron-layout" else []
+    assert main(["import", *arguments, *asked]) == 0
+    plan = read_plan("plan.json")
+    assert [stage.config.shard_group for stage in plan.stages] == [2, 2]
+    assert plan.runs_on
 
 
 def test_a_plan_that_does_not_fit_says_which_rank_and_writes_nothing(tmp_path: Path, profile: str, capsys) -> None:  # type: ignore[no-untyped-def]

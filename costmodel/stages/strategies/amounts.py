@@ -207,15 +207,24 @@ class OperatorAmounts:
         copies, trained = self._whole_copies(config, ranks)
         return self._steps.least_microbatch_ns(copies, trained, config.zero, work, num_places)
 
-    def least_closing_ns(self, config: StageConfig, ranks: Sequence[int], num_stages: int, *, alone: bool) -> int:
+    def least_closing_ns(
+        self,
+        config: StageConfig,
+        ranks: Sequence[int],
+        num_stages: int,
+        work_ns: float,
+        most_kinds: int,
+        *,
+        alone: bool,
+    ) -> int:
         """Return what copies of the whole model send at least when a step ends and nothing hides it, ns.
 
-        `alone`: one stage a place.
+        `work_ns` of one micro-batch hide up to so many kinds of copies; `alone`: one stage a place.
         """
         if config.data * config.context == 1 or not self._groups.lie_alike(len(ranks)):
             return 0
         trained = self._whole_copies(config, ranks)[1]
-        return self._steps.least_closing_ns(trained, config.zero, num_stages, alone=alone)
+        return self._steps.least_closing_ns(trained, config.zero, num_stages, work_ns, most_kinds, alone=alone)
 
     def again_ns(self, config: StageConfig) -> int:
         """Return what forwards that run again take of the whole model, where every stage gains by it."""

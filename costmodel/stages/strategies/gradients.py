@@ -51,7 +51,7 @@ class Overlap:
     def _slows(self) -> float:
         return 1 - 1 / self.slowdown
 
-    def least_growth_ns(self, communication_ns: float, compute_ns: int) -> float:
+    def least_growth_ns(self, communication_ns: float, compute_ns: float) -> float:
         """Return by how much compute of at least this time grows at least, whatever the number of stages and parts."""
         return max(communication_ns - compute_ns, communication_ns * self.least_exposed)
 

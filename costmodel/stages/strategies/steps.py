@@ -7,6 +7,7 @@ collectives of different stages.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import inf
 
 from costmodel.machines.catalogue import device as catalogue_device
 from costmodel.machines.catalogue import kept_in
@@ -131,19 +132,25 @@ class StepTimes:
         grown = max(0, int(growth(gather, work[0])) + int(growth(again + scatter, work[1])) - 2 * num_places)
         return sum(work) + grown
 
-    def least_closing_ns(self, trained: Sequence[Copies], zero: int, num_stages: int, *, alone: bool) -> int:
-        """Return the least total time of what stages send when a step ends, while their ranks do nothing else.
+    def least_closing_ns(
+        self, trained: Sequence[Copies], zero: int, num_stages: int, work_ns: float, most_kinds: int, *, alone: bool
+    ) -> int:
+        """Return by how much what stages send when a step ends makes their time grow in total, at least.
 
+        The sum of one kind of copies, c(s) of stage s, hides behind no more than the stage's last backward, so of k
+        kinds and m micro-batches of w(s) it takes m w(s) + sum c(s) - k w(s) at least, which grows with w(s) where k is
+        no more than m (`most_kinds`): all w(s) together are `work_ns` or more.
         Where a stage shares its ranks with others, the sum of its gradients may overlap another one's work; what is
         gathered after a step belongs to it.
         """
         least, found = self._collectives.least_ns, 0.0
+        hidden_ns = work_ns if sum(each.trainable > 0 for each in trained) <= most_kinds else inf
         for each in trained:
             if alone:
                 name = "reduce_scatter" if zero else "all_reduce"
                 summed = least(name, each, each.trainable, num_stages) if zero < SCATTERED else 0.0
                 summed += self._collectives.least_across_ns(each, num_stages)
-                found += summed * self.overlap.least_exposed
+                found += self.overlap.least_growth_ns(summed, hidden_ns)
             if zero in (1, SCATTERED) and self.build.training.optimizer != "none":
                 found += least("all_gather", each, each.trainable, num_stages)
         return max(0, int(found) - num_stages)

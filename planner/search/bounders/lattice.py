@@ -20,6 +20,7 @@ from planner.search.budget import Deadline, OrderPace
 from planner.search.solvers.cpsat.child import LatticeRequest, Solver
 from planner.search.solvers.lattice.estimate import estimate_of
 from planner.search.solvers.relaxation.build import added_units, cut_data
+from planner.search.solvers.relaxation.far_sums import far_sums, in_units
 from planner.search.solvers.segment_dp import SegmentationParams, segmentations
 from planner.search.space.family import Family
 from planner.search.space.open_choices import of_least_work, with_split_backward
@@ -197,6 +198,7 @@ class LatticeBounder:
         if asked.by_replicas:  # of both kinds of backward: no gradient waited for, and at the price of whole ones
             request = replace(
                 request, data=replace(data, split=data.split or asked.family.split), added=added_units(cuts),
+                far=in_units(cuts, far_sums(cuts)),
                 num_devices=self._setting.problem.num_devices, sharded=family.config.zero > 0,
             )  # fmt: skip
         self._solver.ask(request)

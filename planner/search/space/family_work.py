@@ -232,7 +232,11 @@ class Families(FamilySpace):
         work *= self._mixed(family, weights, operators, again=again_ns > 0)
         each = work + min(weights) * added_ns
         # what copies send while their places do nothing else, and the optimizer's steps
-        sent = [model.least_closing_ns(config, ranks, stages, alone=family.chunks == 1) for model in models]
+        kinds, alone = self.microbatches_per_replica(family) if len(models) == 1 else 1, family.chunks == 1
+        sent = [
+            model.least_closing_ns(config, ranks, stages, each / weight, kinds, alone=alone)
+            for model, weight in zip(models, weights, strict=True)
+        ]
         closing = min(_times(weights, list(map(sum, zip(sent, self._updates_ns(family, places), strict=True)))))
         whole = self.microbatches_per_replica(family) * each + closing
         return int(whole / self._capacity(weights, family.devices_per_stage, places))

@@ -6,13 +6,13 @@ Leaves out how candidates are found.
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from operator import attrgetter
 
 from costmodel.stages.config import StageConfig
 from costmodel.stages.strategies import EXECUTOR
 from planner.candidate.candidate import Candidate, alike, is_looped
 from planner.candidate.evaluate import Evaluated
 from planner.candidate.order import WITHIN_LIMIT
-from planner.candidate.sure_fit import may_have_room
 from planner.graph.atoms import Partition
 from planner.plan.rank_order import SEARCHED, RankOrder, rank_order_of
 from planner.plan.rung import RUNGS
@@ -49,6 +49,8 @@ class CandidatePool:
         How often anything here changed.
     record : SearchRecord
         Told of each best plan that fits and that the target runs.
+    fits_for_sure : function
+        Whether a candidate does (`PreparedProblem.fits_for_sure`); by default whether it fits by the estimate.
     """
 
     problem: Problem
@@ -58,6 +60,7 @@ class CandidatePool:
     lower_bound_ns: int = 0
     writing: WriteReserve | None = None
     record: SearchRecord = field(default_factory=SearchRecord)
+    fits_for_sure: Callable[[Evaluated], bool] = attrgetter("fits")
     found: dict[tuple[object, ...], Evaluated] = field(default_factory=dict)
     version: int = 0
     _best_ns: dict[tuple[str, bool], int] = field(default_factory=dict)
@@ -71,11 +74,15 @@ class CandidatePool:
                 continue
             known, runs = each.candidate, self.runs(each)
             recompute = {place.config.recompute for place in known.places} != {"none"}
-            kind = (
+            alike = (
                 each.strategy, known.num_stages, known.schedule, known.line, known.microbatch_size, recompute, runs,
                 self.layer_alignment(known.partition), known.num_devices == self.problem.num_devices,
-                len(set(known.places)), _rank_order(known), may_have_room(self.problem, each),
+                len(set(known.places)), _rank_order(known),
             )  # fmt: skip
+            rivals = [self.found.get((*alike, room)) for room in (False, True)]
+            if all(rival and each.sort_key >= rival.sort_key for rival in rivals):
+                continue  # whether it fits for sure or not, which takes a simulation to learn
+            kind = (*alike, self._has_room(each))
             if kind not in self.found or each.sort_key < self.found[kind].sort_key:
                 self.found[kind] = each
                 self.version += 1
@@ -87,6 +94,11 @@ class CandidatePool:
                     self._best_ns[rung] = min(each.step_time_ns, self._best_ns.get(rung, each.step_time_ns))
         if self.writing and self.found:
             self.writing.reserve(self.best)
+
+    def _has_room(self, each: Evaluated) -> bool:
+        """Whether a candidate fits for sure, or leaves so much that this is no question."""
+        plenty = 2 * each.spare_bytes >= max(self.problem.memory_limits_bytes)
+        return each.fits and (plenty or not self.problem.prefers_room or self.fits_for_sure(each))
 
     def _can_be_written(self, each: Evaluated) -> bool:
         """Whether to take a candidate; what was taken for want of another gives way to the first that is in time."""

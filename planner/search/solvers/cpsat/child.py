@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Self
 
 from planner.search.budget import Deadline
-from planner.search.solvers.relaxation.data import CutData
+from planner.search.solvers.relaxation.data import NO_SUMS, CutData, FarSums
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class LatticeRequest:
 
     What it knows of the same number of a `family` is gone on from; `work` counts pairs of downsets. With an `estimate`,
     that of a cut, the least estimate is sought and bounded instead; with a number of devices stages have replicas of
-    their own number (`planner.search.solvers.lattice.replicas`).
+    their own number (`planner.search.solvers.lattice.replicas`), whose sums may be over a slow link.
     """
 
     family: int
@@ -76,6 +76,7 @@ class LatticeRequest:
     num_devices: int = 0
     sharded: bool = False
     added: tuple[int, ...] = ()
+    far: FarSums = NO_SUMS
 
     def to_json(self) -> str:
         """Return the JSON text."""

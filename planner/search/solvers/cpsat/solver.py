@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from planner.search.solvers.cpsat.model import CutModel, Findings
 from planner.search.solvers.cpsat.proof import Proof
-from planner.search.solvers.relaxation.data import CutData
+from planner.search.solvers.relaxation.data import CutData, FarSums
 
 if TYPE_CHECKING:
     from planner.search.solvers.lattice.rising import BoundSession
@@ -69,7 +69,7 @@ class Server:
         key = request["family"], estimate
         rising = self._risings.pop(key, None)
         if rising is None and request["num_devices"]:
-            asked = request["num_devices"], request["added"]
+            asked = request["num_devices"], request["added"], FarSums(*request["far"])
             rising = BoundSession(data, ReplicasBound(data, *asked, sharded=request["sharded"]), estimate=False)
         elif rising is None:
             bound, step = LatticeBound(data, estimate=estimate), self._risings.get((request["family"], False))

@@ -2,8 +2,10 @@
 
 For a step T each stage needs enough replicas to be done in time: they share its micro-batches, and one
 of them has no fewer than the others. The chain of downsets whose stages need the fewest devices together needs no more
-than there are, or no cut takes T; the largest such T is sought by bisection. Leaves out sums of gradients, memory and
-the host's time.
+than there are, or no cut takes T; the largest such T is sought by bisection. A stage that needs more replicas than a
+slow link leaves together also sums its gradients over that link. With t of a micro-batch, what stands beside it h and
+sums s it has h + k t + s <= T for k micro-batches, but for what of s hides behind the last backward: no more than t,
+and slowing that by a part of s at least. Leaves out sums within such a block, memory and the host's time.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,7 +16,7 @@ import numpy as np
 from planner.search.solvers.lattice.bound import CLOSE, MOST_PAIRS, ROUNDED, Proved, downsets_of
 from planner.search.solvers.lattice.graph import BACK, CLOSING, THERE, WORK, Floats, kinds_of, lattice_of
 from planner.search.solvers.lattice.kernels import NEVER, fewest, heads_of, pairs_of
-from planner.search.solvers.relaxation.data import CutData
+from planner.search.solvers.relaxation.data import CutData, FarSums
 
 
 class ReplicasBound:
@@ -30,9 +32,11 @@ class ReplicasBound:
         Whether replicas share the optimizer's step (ZeRO).
     added : sequence of int
         What of each atom's B adds up gradients, in units: nothing on a replica with one micro-batch.
+    far : FarSums
+        In units.
     """
 
-    def __init__(self, data: CutData, num_devices: int, added: Sequence[int], *, sharded: bool) -> None:
+    def __init__(self, data: CutData, num_devices: int, added: Sequence[int], far: FarSums, *, sharded: bool) -> None:
         self._num_devices = num_devices
         self._bound = 0.0
         data, pattern, self._downsets = downsets_of(data)
@@ -41,6 +45,8 @@ class ReplicasBound:
             return
         most = [max(added[i] for i, c in enumerate(pattern.class_of) if c == mine) for mine in pattern.class_of]
         alone = replace(data, backward=tuple(max(0, b - a) for b, a in zip(data.backward, most, strict=True)))
+        known = far.ns or (0,) * data.num_atoms
+        summed = [min(known[i] for i, c in enumerate(pattern.class_of) if c == mine) for mine in pattern.class_of]
         kinds = kinds_of(data, pattern)
         at, once = (lattice_of(each, self._downsets, kinds) for each in (data, alone))
         self._at, self._pairs = at, pairs_of(at, float("inf"), MOST_PAIRS)
@@ -51,7 +57,11 @@ class ReplicasBound:
         self._once: Floats = once.sums[larger, WORK] - once.sums[pairs.smaller, WORK]
         heads = heads_of(once, pairs)
         closing = own[:, CLOSING] / (num_devices if sharded else 1)
-        self._beside: Floats = np.maximum(heads[:, BACK], heads[:, THERE] + closing)
+        self._ahead: Floats = heads[:, THERE] + closing
+        self._beside: Floats = np.maximum(heads[:, BACK], self._ahead)
+        sums = self._downsets.holds @ np.array(summed, float)
+        self._sums: Floats = sums[larger] - sums[pairs.smaller]
+        self._together, self._exposed = far.together or num_devices, far.exposed
 
     def rise(self, best_ns: int) -> Iterator[Proved]:
         """Yield bounds until no cut can be better than a known step, or hardly more can be proved."""
@@ -70,12 +80,20 @@ class ReplicasBound:
 
     def _devices(self, step: float) -> float:
         """Return how many devices any cut needs at least to take no more than a step."""
+        near = self._replicas(step - self._beside)
+        left = np.minimum(step - self._beside, step - self._ahead - self._exposed * self._sums)
+        hidden = np.minimum(left, step - self._ahead - self._sums + self._works)
+        far = self._replicas(np.where(self._sums > 0, hidden, step - self._beside))
+        return float(fewest(self._at, self._pairs, np.where(near > self._together, far, near))[-1])
+
+    def _replicas(self, left: Floats) -> Floats:
+        """Return how many replicas each stage needs that has so much of a step left for its micro-batches."""
         count = self._data.num_microbatches
-        left = step - self._beside
         with np.errstate(divide="ignore", invalid="ignore"):
             rounds = np.floor(left / self._works * (1 + ROUNDED) + ROUNDED)  # that fit, of one replica
             several = np.ceil(count / np.minimum(rounds, count))
         several = np.where(self._works > 0, several, 1.0)
         adds = (rounds > 1) | (self._works == 0) & (left >= 0)
         once = np.where(left * (1 + ROUNDED) + ROUNDED >= self._once, float(count), NEVER)
-        return float(fewest(self._at, self._pairs, np.where(adds, several, once))[-1])
+        found: Floats = np.where(adds, several, once)
+        return found

@@ -7,7 +7,7 @@ of actions.
 
 import json
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +74,28 @@ class Held:
     in_flight: bool
     readers: tuple[int, ...] = ()
     producer: int = -1
+
+
+class FarSums(NamedTuple):
+    """Sums of gradients over the slowest link of stages that have more replicas than it leaves together.
+
+    Attributes
+    ----------
+    together : int
+        Replicas of one device each that may lie in one block; 0 where nothing is known.
+    exposed : float
+        Part of a sum by which the step grows at least, whatever hides it.
+    ns : tuple of int
+        What each atom's gradients take at least, with what is gathered of them after the step.
+    """
+
+    together: int = 0
+    exposed: float = 0.0
+    ns: tuple[int, ...] = ()
+
+
+NO_SUMS = FarSums()
+"""Where nothing is known of them."""
 
 
 @dataclass(frozen=True, slots=True)
