@@ -23,7 +23,7 @@ from executor.gradients.clipping import allow_norms_of_parts
 from executor.gradients.optimizer import has_opt
 from executor.model.capturing import capture_where_built
 from executor.pipeline import Pipeline
-from executor.plan_match.matching import check_gate
+from executor.plan_match.matching import check_gate, place_in
 from executor.plan_match.precision import with_precision
 from planner.export.job_configs.key_table import key_table
 from planner.export.torchtitan import PIPELINED
@@ -60,12 +60,12 @@ def executed_settings(plan: Plan) -> dict[str, object]:
     return {table.key_of(fact): value for fact, value in {**alone, **batch, **pipeline}.items()} | PIPELINED
 
 
-def executed(plan: Plan, inputs: Inputs | None) -> Any:
+def executed(plan: Plan, inputs: Inputs | None = None) -> Any:
     """Return a pipelining function of torchtitan's under which the executor runs a plan."""
 
     def pipeline(
         model: nn.Module, *, training: Any, device: torch.device, loss_fn: Any, **_: Any
-    ) -> tuple[ExecutedSchedule, list[nn.Module], bool, bool]:
+    ) -> tuple["ExecutedSchedule", list[nn.Module], bool, bool]:
         if hasattr(loss_fn, "set_lm_head"):
             raise DoesNotMatch(
                 f"{type(loss_fn).__name__} computes a part of the model itself, which the plan gives to a stage; "
@@ -73,7 +73,7 @@ def executed(plan: Plan, inputs: Inputs | None) -> Any:
             )
         whole, example = deepcopy(model), inputs or _tokens(model, plan.batch.global_size, training.seq_len)
         schedule = ExecutedSchedule(plan, whole, model, loss_fn, device)
-        homes, rank = _homes(plan, schedule.training_model(example, None)), torch.distributed.get_rank()
+        homes, (rank, _) = _homes(plan, schedule.training_model(example, None)), place_in()
         _keep(model, {name for name, home in homes.items() if home == rank})
         return schedule, [model], True, True
 
@@ -131,6 +131,11 @@ class ExecutedSchedule:
         inputs, targets = self._batch(arg_mbs, kwarg_mbs, target_mbs)
         loss = self._started(inputs, targets).evaluate(inputs, targets)
         losses.append(loss * _num_counted(targets))
+
+    def close(self) -> None:
+        """Leave together with all other ranks, as the end of the program does by itself."""
+        if self._pipeline is not None:
+            self._pipeline.close()
 
     def _batch(
         self,

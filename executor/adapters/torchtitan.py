@@ -61,9 +61,15 @@ def planned(config: Any, plan: Plan, inputs: Inputs | None = None) -> Any:
     from torchtitan.distributed import activation_checkpoint
 
     said, policy = (executed_settings(plan), "") if reason else recipe_settings(plan)
-    for path, value in said.items():
-        section, name = path.split(".")
-        setattr(getattr(config, section), name, value)
+    places = {path: path.split(".") for path in said}
+    if missing := next(
+        (path for path, (section, name) in places.items() if not hasattr(getattr(config, section), name)), ""
+    ):
+        raise DoesNotMatch(
+            f"this torchtitan has no {missing}, and the plan sets it to {said[missing]}; plan without that"
+        )
+    for path, (section, name) in places.items():
+        setattr(getattr(config, section), name, said[path])
     setattr(config, RECOMPUTE, getattr(activation_checkpoint, policy).Config() if policy else None)
     if len(plan.stages) > 1:
         function = executed(plan, inputs) if reason else pipelining(plan, config.model_spec.pipelining_fn)

@@ -48,7 +48,7 @@ def files(plan: Plan) -> dict[str, str]:
 
 
 def recipe_settings(plan: Plan) -> tuple[dict[str, object], str]:
-    """Return the values that a recipe's configuration gets, by their path in it, and its policy of recompute, if any."""
+    """Return the values that a recipe's configuration gets, by their path, and its policy of recompute, or nothing."""
     said = settings(plan)
     policy = POLICIES.get(str(said.pop(key_table("torchtitan").key_of("recompute"))), "")
     if len(plan.stages) > 1:

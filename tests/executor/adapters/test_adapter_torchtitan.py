@@ -13,9 +13,9 @@ from tests.support.trainers.plans import plan_of
 from tests.support.trainers.started import ran
 
 pytest.importorskip("torchtitan", reason="torchtitan is not installed: `make trainers` runs this")
-from torchtitan.distributed.activation_checkpoint import FullAC, SelectiveAC  # noqa: E402
-from torchtitan.models.llama3 import model_registry  # noqa: E402
-from torchtitan.trainer import Trainer  # noqa: E402
+from torchtitan.distributed.activation_checkpoint import FullAC, SelectiveAC
+from torchtitan.models.llama3 import model_registry
+from torchtitan.trainer import Trainer
 
 
 def test_losses_under_a_plan_of_uneven_stages_are_those_of_one_stage(tmp_path: Path) -> None:
