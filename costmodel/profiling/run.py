@@ -30,7 +30,7 @@ from costmodel.model.whole_model import WholeModelMeasurements
 from costmodel.profiling.device import clock_mhz, describe_device, describe_settings
 from costmodel.profiling.dry import load_on_meta
 from costmodel.profiling.journal import Journal, begin_journal
-from costmodel.profiling.links import measure_links
+from costmodel.profiling.links import measure_local_links
 from costmodel.profiling.load_generators import load_generators
 from costmodel.profiling.measure.assemble import Round, assemble
 from costmodel.profiling.measure.backward_split import weight_shares
@@ -157,7 +157,7 @@ def _measured_links(options: Options, journal: Journal, say: Callable[[str], Non
         say("one GPU: no links to measure; name the machines' in a cluster, or run penstock links where there are two")
         return None
     say("measuring links between two local ranks")
-    body = journal.item("links", lambda: measure_links(2, options.device).to_json())
+    body = journal.item("links", lambda: measure_local_links(2, options.device).to_json())
     return Links.from_node(Node(body, "/links", "journal").members(LINKS_KEYS, LINKS_OPTIONAL))
 
 
