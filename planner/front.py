@@ -188,7 +188,9 @@ def find_plan(
     """
     kept, say = _folder_of_plans(folder), say or _say_to_stderr
     with _alone_in(kept):
-        known = _measured_once(name, device, kept) if device in ("cpu", "cuda") else model(name, device)
+        known = (
+            _measured_once(name, device, num_devices > 1, kept) if device in ("cpu", "cuda") else model(name, device)
+        )
         problem = Problem(known, num_devices=num_devices, global_batch=global_batch,
                           **{"cluster": None, "effort": SAME_WORK, **choices})  # fmt: skip
         asked = (profile_digest(known), problem.machines, num_devices, global_batch, sorted(choices.items()), version())
@@ -213,12 +215,12 @@ def _folder_of_plans(given: str | Path | None) -> Path:
     return Path(tempfile.mkdtemp(prefix="penstock-plans-"))
 
 
-def _measured_once(name: str, device: str, folder: Path) -> Profile:
-    """Return the profile of a model on this machine, measured where the folder has none of its operators."""
+def _measured_once(name: str, device: str, links: bool, folder: Path) -> Profile:
+    """Return the profile of a model (with links) on this machine, measured where the folder has none of its operators."""
     graph = profile(name, device=device, dry_run=True).graph
-    path = folder / f"{graph.fingerprint[:32]}.{device}.profile.json"
+    path = folder / f"{graph.fingerprint[:32]}.{device}{'.links' * links}.profile.json"
     if not path.exists():
-        write_profile(path, profile(name, device=device))
+        write_profile(path, profile(name, device=device, links=links))
     return read_profile(path)
 
 

@@ -84,6 +84,16 @@ def measure_links(
         raise UsageError(f"{num_ranks} ranks need as many GPUs, found {torch.cuda.device_count()}; use --device cpu")
     if "TORCHELASTIC_RUN_ID" in os.environ:
         return _under_torchrun(num_ranks, device, classes, overlap)
+    return measure_local_links(num_ranks, device, classes, overlap=overlap)
+
+
+def measure_local_links(
+    num_ranks: int = 2, device: str = "cpu", classes: tuple[str, ...] = FOR_PLANS, *, overlap: bool = False
+) -> Links:
+    """Measure links between processes that are started here, whether or not torchrun has started this one.
+
+    Parameters as of `measure_links`.
+    """
     with tempfile.TemporaryDirectory() as folder:
         setting = _Setting(os.getpid(), num_ranks, device, f"{folder}/store", f"{folder}/tables")
         _run_ranks(setting, classes, overlap)

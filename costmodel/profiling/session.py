@@ -25,7 +25,7 @@ from costmodel.model.profile import OperatorTimes, Profile, Shards
 from costmodel.model.whole_model import WholeModelMeasurements
 from costmodel.profiling.device import clock_mhz, describe_device, describe_settings
 from costmodel.profiling.journal import Journal
-from costmodel.profiling.links import measure_links
+from costmodel.profiling.links import measure_local_links
 from costmodel.profiling.load_generators import load_generators
 from costmodel.profiling.measure.assemble import Round, assemble
 from costmodel.profiling.measure.backward_split import weight_shares
@@ -54,7 +54,7 @@ def measured_links(options: Options, journal: Journal, say: Callable[[str], None
         say("one GPU: no links to measure; name the machines' in a cluster, or run penstock links where there are two")
         return None
     say("measuring links between two local ranks")
-    body = journal.item("links", lambda: LINKS.form.write(measure_links(2, options.device)))
+    body = journal.item("links", lambda: LINKS.form.write(measure_local_links(2, options.device)))
     return LINKS.form.read(Node(body, "/links", "journal"))
 
 

@@ -15,16 +15,13 @@ from functools import cache
 from typing import Any
 
 from costmodel.errors import DoesNotMatch
+from executor.adapters.finder import finder
 from planner.export import deepspeed as exported
 from planner.plan import Plan
 from planner.question.pipeline_support import not_taken
 
-
-def find(name: str, num_devices: int, global_batch: int, **choices: Any) -> Plan:
-    """Return a plan that DeepSpeed takes, found once (`planner.front.find_plan`)."""
-    from planner.front import find_plan
-
-    return find_plan(name, num_devices, global_batch, **{"target": "deepspeed", **choices})
+find = finder("deepspeed")
+"""Of a plan that DeepSpeed takes, found once."""
 
 
 def configuration(plan: Plan) -> dict[str, object]:

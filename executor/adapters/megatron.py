@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from costmodel.errors import DoesNotMatch
+from executor.adapters.finder import finder
 from planner.export.job_configs.key_table import key_table
 from planner.export.megatron import facts, flags
 from planner.plan import Plan
@@ -26,13 +27,8 @@ SECTIONS = ("model", "ddp", "optimizer", "train")
 """Of a recipe: `TransformerConfig`, `DistributedDataParallelConfig`, `OptimizerConfig`, and its batch."""
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp8": torch.uint8}
 """Of Adam's states, as Megatron-LM's arguments name them."""
-
-
-def find(name: str, num_devices: int, global_batch: int, **choices: Any) -> Plan:
-    """Return a plan that Megatron-LM takes, found once (`planner.front.find_plan`)."""
-    from planner.front import find_plan
-
-    return find_plan(name, num_devices, global_batch, **{"target": "megatron", **choices})
+find = finder("megatron")
+"""Of a plan that Megatron-LM takes, found once."""
 
 
 def configurations(plan: Plan) -> dict[str, dict[str, Any]]:

@@ -7,8 +7,9 @@
 
 Degrees, FSDP, activation checkpointing and micro-batches as ``penstock export`` sets them
 (`planner.export.torchtitan`); the model's own pipelining function gets the stages' modules and the orders from the
-plan. Left to you: precision, optimizer, data, learning rate, compilation. A stage graph is refused: torch's schedules
-run lines.
+plan. What torch's schedules do not run, stage graphs say, our executor runs in their place
+(`executor.adapters.executed_schedule`): ask for it with ``target="executor"``. Left to you: precision, optimizer, data,
+learning rate, compilation.
 """
 
 import json
@@ -21,46 +22,58 @@ from typing import Any
 from torch import nn
 
 from costmodel.errors import DoesNotMatch
-from planner.export.job_configs.key_table import key_table
+from executor.adapters.executed_schedule import Inputs, executed, executed_settings, not_executed
+from executor.adapters.finder import finder
 from planner.export.torch_csv import schedule_csv
-from planner.export.torchtitan import settings
+from planner.export.torchtitan import RECOMPUTE, recipe_settings
 from planner.graph.model_parts import model_part_names
 from planner.plan import Plan
 from planner.question.pipeline_support import Job, not_taken
 
 Pipelining = Callable[..., tuple[Any, list[nn.Module], bool, bool]]
 """(model, named options) -> (schedule, model parts, has first stage, has last stage)."""
+find = finder("torchtitan")
+"""Of a plan that torchtitan takes, found once."""
 
 
-def find(name: str, num_devices: int, global_batch: int, **choices: Any) -> Plan:
-    """Return a plan that torchtitan takes, found once (`planner.front.find_plan`)."""
-    from planner.front import find_plan
-
-    return find_plan(name, num_devices, global_batch, **{"target": "torchtitan", **choices})
-
-
-def planned(config: Any, plan: Plan) -> Any:
+def planned(config: Any, plan: Plan, inputs: Inputs | None = None) -> Any:
     """Set what a plan says in a recipe's ``Trainer.Config``, and return it.
+
+    Parameters
+    ----------
+    config : Trainer.Config
+    plan : Plan
+    inputs : mapping of str to torch.Tensor, optional
+        Where our executor runs the plan, an example of what the model's forward takes, on any device, of which only
+        the shapes matter; default: tokens and their positions.
 
     Raises
     ------
     DoesNotMatch
         When torchtitan does not take the plan: says what of it.
     """
-    if reason := not_taken("torchtitan", plan):
-        raise DoesNotMatch(f"torchtitan does not take this plan: {reason}; plan with --target torchtitan")
-    from torchtitan.distributed.activation_checkpoint import FullAC, SelectiveAC
+    reason = not_taken("torchtitan", plan)
+    if reason and (why := not_executed(plan)):
+        raise DoesNotMatch(
+            f"torchtitan does not take this plan: {reason}; nor does our executor run it in torchtitan's loop: {why}; "
+            "plan with --target torchtitan"
+        )
+    from torchtitan.distributed import activation_checkpoint
 
-    said = settings(plan)
-    recompute = said.pop(key_table("torchtitan").key_of("recompute"))
-    for path, value in said.items():
-        section, name = path.split(".")
-        setattr(getattr(config, section), name, value)
-    again = {"none": None, "full": FullAC, "selective": SelectiveAC}[str(recompute)]
-    config.activation_checkpoint = again.Config() if again else None
+    said, policy = (executed_settings(plan), "") if reason else recipe_settings(plan)
+    places = {path: path.split(".") for path in said}
+    if missing := next(
+        (path for path, (section, name) in places.items() if not hasattr(getattr(config, section), name)), ""
+    ):
+        raise DoesNotMatch(
+            f"this torchtitan has no {missing}, and the plan sets it to {said[missing]}; plan without that"
+        )
+    for path, (section, name) in places.items():
+        setattr(getattr(config, section), name, said[path])
+    setattr(config, RECOMPUTE, getattr(activation_checkpoint, policy).Config() if policy else None)
     if len(plan.stages) > 1:
-        config.training.disable_cuda_graphs = True  # it has none within a pipeline
-        config.model_spec = replace(config.model_spec, pipelining_fn=pipelining(plan, config.model_spec.pipelining_fn))
+        function = executed(plan, inputs) if reason else pipelining(plan, config.model_spec.pipelining_fn)
+        config.model_spec = replace(config.model_spec, pipelining_fn=function)
     return config
 
 

@@ -283,7 +283,8 @@ class ProcessGroups:
                 if made in dist.distributed_c10d._world.pg_map:
                     dist.destroy_process_group(made)
         self._named.clear()
-        if self.rank == 0 and self.size > 1 and not self._owns_world:  # all have left: nobody makes a group any more
+        in_world = not self._owns_world and dist.is_initialized()  # which its program may have ended before
+        if self.rank == 0 and self.size > 1 and in_world:  # all have left: nobody makes a group any more
             store = dist.distributed_c10d._get_default_store()
             for key in getattr(store, "list_keys", list)():  # not all of torch's stores list theirs
                 if key.startswith(f"{self._name}/"):

@@ -1,8 +1,8 @@
 """torchtitan: the orders as torch's CSV, the modules of each model part, and a function that sets both in a recipe.
 
-The names are those of torchtitan's `config/configs.py` (commit 0014ac2); its recipes are Python, so the degrees are set
-on the configuration that a recipe returns; ``job.toml`` is for the versions before. Leaves out what a
-plan does not say: data, learning rate, compilation.
+The names are those of torchtitan 0.3.0's `config/configs.py`; its recipes are Python, so the degrees are set on the
+configuration that a recipe returns, by the exported function or by the adapter (`executor.adapters.torchtitan`);
+``job.toml`` is for the versions before. Leaves out what a plan does not say: data, learning rate, compilation.
 """
 
 import json
@@ -16,6 +16,13 @@ from planner.question.pipeline_support import Job
 
 PLACEMENT = {True: "ZBVZeroBubble", False: "PipelineScheduleMulti"}
 """The schedule whose placement of stages torchtitan takes with a CSV of orders: in a V, or in a loop."""
+
+RECOMPUTE = "activation_checkpoint"
+"""What a recipe's configuration says of recompute: None, or the ``Config`` of one of `POLICIES`."""
+POLICIES = {"full": "FullAC", "selective": "SelectiveAC"}
+"""The classes of `torchtitan.distributed.activation_checkpoint` that run again what a plan says."""
+PIPELINED: dict[str, object] = {"training.disable_cuda_graphs": True}
+"""What a recipe's configuration says of a pipeline, in which torchtitan has no CUDA graphs."""
 
 FOLDER = """
 import json
@@ -40,8 +47,17 @@ def files(plan: Plan) -> dict[str, str]:
     return {**found, "job.toml": _toml(said)}
 
 
+def recipe_settings(plan: Plan) -> tuple[dict[str, object], str]:
+    """Return the values that a recipe's configuration gets, by their path, and its policy of recompute, or nothing."""
+    said = settings(plan)
+    policy = POLICIES.get(str(said.pop(key_table("torchtitan").key_of("recompute"))), "")
+    if len(plan.stages) > 1:
+        said |= PIPELINED
+    return said, policy
+
+
 def settings(plan: Plan) -> dict[str, object]:
-    """Return the values that a recipe's configuration gets, by their path in it."""
+    """Return the values that a job's TOML gets, by their path in it."""
     config, replicas = plan.stages[0].config, plan.stages[0].config.data
     shard = (config.shard_group or replicas) if config.zero > 1 else 1
     facts: dict[str, object] = {
@@ -80,15 +96,18 @@ def _toml(said: Mapping[str, object]) -> str:
 
 
 def _recipe(plan: Plan) -> str:
-    pipelined = len(plan.stages) > 1
+    pipelined, (said, policy) = len(plan.stages) > 1, recipe_settings(plan)
     lines = [f"    config.{path} = {json.dumps(value) if isinstance(value, str) else value}"
-             for path, value in settings(plan).items()]  # fmt: skip
+             for path, value in said.items()]  # fmt: skip
+    lines.append(f"    config.{RECOMPUTE} = {f'{policy}.Config()' if policy else None}")
+    imported = f"    from torchtitan.distributed.activation_checkpoint import {policy}\n\n" if policy else ""
     return "".join(
         [
             '"""How Penstock planned a step: call `planned` on the configuration of a torchtitan recipe."""\n',
             FOLDER if pipelined else "",
             "\n\ndef planned(config):\n",
             '    """Set what the plan says in a torchtitan configuration, and return it."""\n',
+            imported,
             "\n".join(lines),
             PIPELINE if pipelined else "",
             "\n    return config\n",

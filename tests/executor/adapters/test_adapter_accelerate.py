@@ -1,4 +1,4 @@
-"""accelerate runs a plan's rung on two ranks by configuration alone: losses are those of one process."""
+"""accelerate runs a plan's rung by configuration alone, in shard groups too: losses are those of one process."""
 
 from pathlib import Path
 
@@ -16,17 +16,22 @@ def plans(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def alone(plans: Path) -> list[float]:
-    losses: list[float] = ran("accelerate_job.py", 0, 1, plans, ranks=1)["losses"]
+    losses: list[float] = ran("accelerate_job.py", 0, 0, 1, plans, ranks=1)["losses"]
     return losses
 
 
 @pytest.mark.parametrize(
-    ("zero", "kind", "parameters"),
-    [(0, "MULTI_CPU", ["Parameter"]), (2, "FSDP", ["DTensor"]), (3, "FSDP", ["DTensor"])],
+    ("zero", "group", "ranks", "kind", "placed"),
+    [
+        (0, 0, 2, "MULTI_CPU", "whole"),
+        (2, 0, 2, "FSDP", "(Shard(dim=0),)"),
+        (3, 0, 2, "FSDP", "(Shard(dim=0),)"),
+        (3, 2, 4, "FSDP", "(Replicate(), Shard(dim=0))"),
+    ],
 )
 def test_losses_under_a_plan_are_those_of_one_process(
-    plans: Path, alone: list[float], zero: int, kind: str, parameters: list[str]
+    plans: Path, alone: list[float], zero: int, group: int, ranks: int, kind: str, placed: str
 ) -> None:
-    found = ran("accelerate_job.py", zero, 2, plans, ranks=2)
-    assert (found["type"], found["parameters"]) == (kind, parameters)
+    found = ran("accelerate_job.py", zero, group, ranks, plans, ranks=ranks)
+    assert (found["type"], found["placed"]) == (kind, [placed])
     assert found["losses"] == pytest.approx(alone, rel=1e-5)

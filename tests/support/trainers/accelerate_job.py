@@ -1,4 +1,4 @@
-"""A script of accelerate's that follows a plan by configuration alone: ``accelerate_job.py ZERO DEVICES FOLDER``.
+"""A script of accelerate's that follows a plan by configuration alone: ``accelerate_job.py ZERO GROUP DEVICES FOLDER``.
 
 Prints the loss of each step, over all ranks, as JSON on rank 0. accelerate 1.15.0 leaves FSDP out on processors
 (``elif self.distributed_type in [DistributedType.MULTI_GPU, ...]``), so its state is told that they are such devices.
@@ -17,10 +17,11 @@ from planner.question.space import Space
 BATCH, STEPS = 16, 4
 
 
-def main(zero: int, num_devices: int, folder: str) -> None:
-    """Train for a few steps."""
+def main(zero: int, shard_group: int, num_devices: int, folder: str) -> None:
+    """Train for a few steps; a shard group of 0 is all replicas."""
     torch.set_num_threads(1)
-    plan = find("examples.train:build", num_devices, BATCH, space=Space(zero=zero, data=num_devices), folder=folder)
+    space = Space(zero=zero, data=num_devices, shard_group=shard_group or None)
+    plan = find("examples.train:build", num_devices, BATCH, space=space, folder=folder)
     model, _, _, loss_of = build()
     if zero:
         PartialState(cpu=True)
@@ -41,10 +42,10 @@ def main(zero: int, num_devices: int, folder: str) -> None:
         mean = total * plan.batch.microbatch_size / len(own)
         losses.append(float(accelerator.reduce(mean, "mean")))
     if accelerator.is_main_process:
-        kinds = sorted({type(parameter).__name__ for parameter in model.parameters()})
-        print(json.dumps({"losses": losses, "parameters": kinds, "type": accelerator.distributed_type.value}))
+        placed = sorted({str(getattr(parameter, "placements", "whole")) for parameter in model.parameters()})
+        print(json.dumps({"losses": losses, "placed": placed, "type": accelerator.distributed_type.value}))
     accelerator.end_training()
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
+    main(*map(int, sys.argv[1:4]), sys.argv[4])
