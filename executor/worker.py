@@ -234,12 +234,12 @@ class Worker:
         Raises
         ------
         DoesNotMatch
-            When stages are divided: what each lane then has of another length only a forward tells.
+            When stages have a tensor degree: what each lane then has of another length only a forward tells.
         """
-        if self.loader.varies and self.divided.any:
+        if self.loader.varies and any(stage.config.tensor > 1 for stage in self.context.plan.stages):
             raise DoesNotMatch(
-                "the step has lengths or numbers of samples of its own, and divided stages take those of the plan "
-                "alone: plan with --tensor 1 and without --sequence-parallel, or pad samples to one length"
+                "the step has lengths or numbers of samples of its own, and stages of several tensor ranks take those "
+                "of the plan alone: plan with --tensor 1, or pad samples to one length"
             )
         self.wiring.take_shapes(self.capture.value_shapes, self.loader.lengths if self.loader.varies else None)
 

@@ -152,7 +152,17 @@ class ValueShapes:
         return tuple(int(leaves[place].shape[dimension]) for place, dimension in self._symbols.values())
 
     def of(self, name: str, lengths: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the shape of a value at some lengths."""
+        """Return the shape of a value at some lengths.
+
+        Raises
+        ------
+        UsageError
+            When it does not follow from them.
+        """
+        if name not in self._shapes:
+            raise UsageError(
+                f"the shape of {name!r} does not follow from those of the inputs: pad samples to one length"
+            )
         known = self._known.setdefault(lengths, {})
         if name not in known:
             if len(self._known) > MOST_KNOWN:

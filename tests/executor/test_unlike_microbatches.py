@@ -19,9 +19,9 @@ def test_unlike_micro_batches_have_the_gradients_of_one_batch_under_each_kind_of
         assert max(map(abs, answer.values())) <= 1e-12, answer
 
 
-@pytest.mark.parametrize("packed", [True, False])
-def test_replicas_of_unlike_numbers_of_tokens_weigh_by_them(ranks, packed):
-    for answer in ranks.run(jobs.errors, schedule="graph-1f1b", data=2, packed=packed):
+@pytest.mark.parametrize("options", [{"packed": True}, {"packed": False}, {"zero": 3}])
+def test_replicas_of_unlike_numbers_of_tokens_weigh_by_them(ranks, options):
+    for answer in ranks.run(jobs.errors, schedule="graph-1f1b", data=2, **options):
         assert max(map(abs, answer.values())) <= 1e-12, answer
 
 

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from costmodel.capture.batches import TARGETS, TrainingModel
 from costmodel.capture.capture import Capture, capture
 from costmodel.errors import PenstockError
+from costmodel.stages.config import StageConfig
 from executor import Pipeline
 from executor.observe.check import compare
 from planner.plan import Plan
@@ -105,7 +106,7 @@ def captured(free: bool = True) -> Capture:
     return capture(replace(example, lengths=LENGTHS if free else {}))
 
 
-def plan_of(schedule: str = "1f1b", num_ranks: int = 4, data: int = 1, **options: Any) -> Plan:
+def plan_of(schedule: str = "1f1b", num_ranks: int = 4, data: int = 1, zero: int = 0, **options: Any) -> Plan:
     """Return a plan of micro-batches of two samples; a name of no schedule is one of those made by hand."""
     chunks, ranks = 1, None
     if schedule in SCHEDULES:
@@ -116,7 +117,8 @@ def plan_of(schedule: str = "1f1b", num_ranks: int = 4, data: int = 1, **options
         ranks = [tuple(range(s, s + data)) for s in range(0, num_ranks, data)]
     groups = in_equal_runs(captured().operators, len(ranks) if ranks else num_ranks * chunks)
     made: Any = {"split": split_backwards, "recompute": with_recompute}.get(schedule, schedule)
-    return plan_by_hand(captured(), groups, ranks=ranks, schedule=made, **options)
+    configs = [StageConfig(data=data, zero=zero)] * len(groups)
+    return plan_by_hand(captured(), groups, ranks=ranks, schedule=made, configs=configs, **options)
 
 
 def errors(
