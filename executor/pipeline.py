@@ -3,8 +3,8 @@
 Leaves out learning-rate schedules and data loading, which stay the user's.
 """
 
-import math
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,8 @@ from executor.plan_match.options import LEAST_TIMEOUT_S, RunOptions, check_start
 from executor.plan_match.start import ConnectedRank, start
 from executor.stages.evaluation import Metric
 from executor.stages.user_parallelize import Parallelize
-from executor.state.microbatch_loader import as_arguments
+from executor.state.batch_leaves import as_arguments
+from executor.state.microbatch_loader import Microbatches
 from executor.state.pipeline_state import PipelineState
 from planner.plan import Plan
 from planner.plan.book import Book
@@ -132,6 +133,7 @@ class Pipeline(PipelineState):
         targets: Any = None,
         split: Mapping[str | int, Split] | None = None,
         autocast: torch.dtype | None = None,
+        lengths: Mapping[str | int, int | tuple[int, ...]] | None = None,
         **options: Any,
     ) -> "Pipeline":
         """Return the pipeline of a plan or book (or its file), a model and its loss.
@@ -154,6 +156,9 @@ class Pipeline(PipelineState):
             Exceptions from cutting tensors along their first dimension.
         autocast : torch.dtype, optional
             Run forward and loss under `torch.autocast` to this type, as the plan must say; default: what it says.
+        lengths : mapping, optional
+            By input, and ``targets``: the dimensions along which samples of a step may be longer or shorter than those
+            of the example, in all of its micro-batches or in some (`step`).
         options
             As of the class.
         """
@@ -165,7 +170,8 @@ class Pipeline(PipelineState):
             name, has_targets, size = type(model).__name__, targets is not None, planned.batch.global_size
             args, kwargs = as_arguments(inputs)
             trained = as_trained(model)
-            return TrainingModel(name, trained, args, kwargs, targets, has_targets, loss, split or {}, size, autocast)
+            made = TrainingModel(name, trained, args, kwargs, targets, has_targets, loss, split or {}, size, autocast)
+            return replace(made, lengths=lengths or {})
 
         return cls(planned, make if inputs is None else make(inputs, targets), **options)
 
@@ -180,7 +186,15 @@ class Pipeline(PipelineState):
         self.worker.one_batch.only_needed = True
         return self.worker.one_batch.needed()
 
-    def step(self, inputs: Any = None, targets: Any = None, *, accumulate: bool = False, short: bool = False) -> float:
+    def step(
+        self,
+        inputs: Any = None,
+        targets: Any = None,
+        *,
+        microbatches: Microbatches | None = None,
+        accumulate: bool = False,
+        short: bool = False,
+    ) -> float:
         """Run one step: forward and backward of the whole batch, and the optimizer if the plan has OPT.
 
         Without OPT the gradients, of this step alone, are left in ``.grad`` of `parameters`; with it they are used up.
@@ -189,6 +203,10 @@ class Pipeline(PipelineState):
         ----------
         inputs, targets
             The step's batch; default: the one that the model was given with.
+        microbatches : sequence of (inputs, targets), optional
+            The batch as micro-batches one by one, of any numbers of samples and, along `lengths`, of any lengths; a
+            rank may be given other values than all in what it does not read, and no other shapes. Where shapes differ
+            the loss must be (sum, weight): loss and gradients are those of total sum / total weight.
         accumulate : bool
             Keep the gradients for the next call, which adds its own to them, and step no optimizer; the norm is taken,
             and what is not finite skipped, when the last call has added its own.
@@ -205,7 +223,7 @@ class Pipeline(PipelineState):
             if self._make is None or inputs is None:
                 raise UsageError("the first step needs inputs")
             self._start(self._make(inputs, targets))
-        self._load(inputs, targets, short)
+        self._load(inputs, targets, microbatches, short)
         self._running.invariants.check_modes()
         check_surroundings(self.device.type)
         self.worker.check_hooks()
@@ -224,6 +242,7 @@ class Pipeline(PipelineState):
         inputs: Any = None,
         targets: Any = None,
         *,
+        microbatches: Microbatches | None = None,
         metrics: Mapping[str, Metric] | None = None,
         short: bool = False,
     ) -> Any:
@@ -231,7 +250,7 @@ class Pipeline(PipelineState):
 
         Parameters
         ----------
-        inputs, targets, short
+        inputs, targets, microbatches, short
             As of `step`.
         metrics : mapping of str to callable, optional
             (The model's output, targets) of a micro-batch -> (sum, weight), where the loss is computed. Then a dict is
@@ -241,7 +260,7 @@ class Pipeline(PipelineState):
         -------
         float or dict of str to float
         """
-        self._load(inputs, targets, short)
+        self._load(inputs, targets, microbatches, short)
         self.worker.prepare_evaluation()
         with self.together("an evaluation", survives=True), self.worker.explaining_out_of_memory():
             self.worker.one_batch.check()
@@ -303,13 +322,17 @@ class Pipeline(PipelineState):
         self._started = start(self.plan, model, self._options, self.device, self._group)
         self.groups, self.watch = self._started.groups, self._started.groups.watch
 
-    def _load(self, inputs: Any, targets: Any, short: bool = False) -> None:
+    def _load(self, inputs: Any, targets: Any, microbatches: Microbatches | None, short: bool) -> None:
         """Refuse what this rank can see before it waits for another, and take the batch."""
         self._running.lifecycle.check()
         self._running.invariants.check()
-        if inputs is not None:
-            multiple = math.lcm(*(stage.microbatch_multiple for stage in self.plan.stages))
-            self.worker.loader.load(inputs, targets, short=short, multiple=multiple)
+        if inputs is not None and microbatches is not None:
+            raise UsageError("a step takes inputs, or micro-batches one by one: both are given")
+        if microbatches is not None:
+            self.worker.loader.load_each(microbatches, short=short)
+        elif inputs is not None:
+            self.worker.loader.load(inputs, targets, short=short)
+        self.worker.take_shapes()
 
 
 def _process_group(group: Any) -> Any:

@@ -150,6 +150,11 @@ class Program:
             message = slots.pop(key, None)
             if not isinstance(message, list):
                 raise DoesNotMatch(f"the plan sends {_spell(key)} before it is computed; plan the model again")
+            if wire.own and [tensor.shape for tensor in message] != [shape for shape, _ in wire.expected(key)]:
+                raise DoesNotMatch(
+                    f"the message {_spell(key)} has the shapes {[list(tensor.shape) for tensor in message]}, and from "
+                    f"the inputs follow {[list(shape) for shape, _ in wire.expected(key)]}: pad samples to one length"
+                )
             for peer in peers:
                 transport.send(peer, message, tag)
 
@@ -160,10 +165,9 @@ class Program:
         wire, key = self._addressed(action)
         peer = self._context.lanes.sender(action.peer, action.stage, action.microbatch, self._context.rank)
         transport, slots, tag = self._transport(), self.mailbox.slots, self._tag(wire, key)
-        templates = wire.expected(key)
 
         def execute(_: Any) -> None:
-            slots[key] = transport.receive(peer, templates, tag)
+            slots[key] = transport.receive(peer, wire.expected(key), tag)
 
         return None, execute
 

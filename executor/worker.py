@@ -13,6 +13,7 @@ from dataclasses import replace
 from torch import nn
 
 from costmodel.capture.pairs import pairs_of
+from costmodel.errors import DoesNotMatch
 from executor.communication.borders import negotiate_boundary_shapes
 from executor.communication.groups import ProcessGroups
 from executor.communication.transport import Transport
@@ -24,7 +25,7 @@ from executor.gradients.clipping import refusing_norms_of_parts
 from executor.gradients.completion import StepGradients, clear
 from executor.gradients.gradient_presence import Reached
 from executor.gradients.hooks import check_gradient_hooks, check_sparse, without_whole_gradient
-from executor.gradients.losses import StepLoss, StepLosses
+from executor.gradients.losses import StepLoss, StepLosses, refuse_scalar
 from executor.gradients.optimizer import RankOptimizer
 from executor.gradients.undivided import calls_of_loss, undivided_loss
 from executor.model.holding import Tensors, by_name, copies_start_alike, hold, state_keys
@@ -205,7 +206,7 @@ class Worker:
             self._is_rehearsed = True
             self.gradients.rehearse()
         self._begin(accumulates)
-        undivided = undivided_loss(self.context, self.stages) if self.loss is None else None
+        undivided = undivided_loss(self.context, self.stages, self.loader.has_unlike) if self.loss is None else None
         self._users_loss.watches = self.loss is None
         for place, instruction in enumerate(self._instructions):
             if instruction.action.kind is Kind.OPT:
@@ -227,6 +228,21 @@ class Worker:
         self.draws.step += 1
         return self.loss
 
+    def take_shapes(self) -> None:
+        """Know the shapes of all messages of the batch that is loaded.
+
+        Raises
+        ------
+        DoesNotMatch
+            When stages have a tensor degree: what each lane then has of another length only a forward tells.
+        """
+        if self.loader.varies and any(stage.config.tensor > 1 for stage in self.context.plan.stages):
+            raise DoesNotMatch(
+                "the step has lengths or numbers of samples of its own, and stages of several tensor ranks take those "
+                "of the plan alone: plan with --tensor 1, or pad samples to one length"
+            )
+        self.wiring.take_shapes(self.capture.value_shapes, self.loader.lengths if self.loader.varies else None)
+
     def _begin(self, accumulates: bool) -> None:
         self.gradients.begin(accumulates)
         for stage in self.stages.values():
@@ -235,7 +251,7 @@ class Worker:
             self.observer.begin()
         if self.optimizer is not None:
             self.optimizer.begin()
-        self._losses.begin(self.draws.step)
+        self._losses.begin(self.draws.step, self.loader.has_unlike)
 
     def _do(self, instruction: Instruction) -> None:
         self.context.groups.watch.at = instruction.action
@@ -258,7 +274,10 @@ class Worker:
 
     def evaluate(self, metrics: Mapping[str, Metric]) -> tuple[StepLoss, dict[str, float]]:
         """Run the loaded batch forward, in eval mode; returns its loss and metrics over all ranks."""
-        return self.prepare_evaluation().run(metrics, self.loader.num_real)
+        found = self.prepare_evaluation().run(metrics, self.loader.num_real)
+        if self.loader.has_unlike:
+            refuse_scalar(found[0])
+        return found
 
     def explaining_out_of_memory(self) -> AbstractContextManager[None]:
         """Say what this rank was at, and what it held, where its memory does not suffice within the block."""

@@ -5,7 +5,7 @@ loads them.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -47,6 +47,8 @@ class TrainingModel:
         Where it runs, when its parameters are elsewhere or on their way there; default: where they are.
     remark : str
         What the user should know of how it is taken; empty where there is nothing.
+    lengths : mapping of str or int to int or tuple of int
+        By input, as in `split`: dimensions along which micro-batches may be of unlike lengths.
     """
 
     name: str
@@ -61,6 +63,7 @@ class TrainingModel:
     autocast: torch.dtype | None = None
     device: torch.device | None = None
     remark: str = ""
+    lengths: Mapping[str | int, int | tuple[int, ...]] = field(default_factory=dict)
 
     def casting(self) -> torch.autocast:
         """Return the context in which the model trains: autocast to its dtype, or one that does nothing."""

@@ -5,7 +5,7 @@ One capture serves the profiler and the executor, so that names and fingerprint 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 from costmodel.capture.batches import TrainingModel, take
 from costmodel.capture.calls import ModuleCall
 from costmodel.capture.export import FlatProgram, export_program
+from costmodel.capture.lengths import ValueShapes, check_lengths, drop_whole_slices, named_as_planned
 from costmodel.capture.mixed_rows import refuse_mixed_rows
 from costmodel.capture.models import explain
 from costmodel.capture.passes import (
@@ -115,6 +116,11 @@ class Capture:
         return self._parameters[name]
 
     @cached_property
+    def value_shapes(self) -> ValueShapes:
+        """Shapes of its values at other numbers of samples, and other lengths where these are free."""
+        return ValueShapes(self.program.module.graph, self.program.guards)
+
+    @cached_property
     def name_of(self) -> Mapping[int, str]:
         """First qualified name of each parameter, by the object's id."""
         return {id(parameter): name for name, parameter in self._parameters.items()}
@@ -180,9 +186,13 @@ def capture(model: TrainingModel, microbatch_size: int | None = None, plan_only:
     InvalidInput
         When torch.export refuses the model.
     """
+    check_lengths(model)
+    fixed = capture(replace(model, lengths={}), microbatch_size, plan_only) if model.lengths else None
     program = export_program(model, microbatch_size, plan_only)
     module = program.module
     graph = module.graph
+    if fixed is not None:
+        drop_whole_slices(model, graph)
     drop_checks(graph)
     refuse_mixed_rows(model, graph, program.static_batch)
     read_sizes_from_inputs(graph)
@@ -197,8 +207,11 @@ def capture(model: TrainingModel, microbatch_size: int | None = None, plan_only:
     infos, _ = describe_values(module, leaves, bool(program.plan_only))
     names = _parameter_names(model, module)
     replicated = replicable(graph, infos, frozenset(names))
+    grouped = group_nodes(graph, infos, replicated)
+    if fixed is not None:
+        named_as_planned(model, graph, grouped, [group.nodes for group in fixed.groups.values()])
     groups = {}
-    for nodes in group_nodes(graph, infos, replicated):
+    for nodes in grouped:
         group = _group(nodes, names)
         groups[group.name] = group
     outputs = graph.output_node().args[0]

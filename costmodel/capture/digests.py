@@ -65,6 +65,7 @@ def model_digests(captured: Capture) -> dict[str, str]:
                 captured.static_batch,
                 str(model.autocast),
                 [(str(k), _written(v)) for k, v in model.split.items()],
+                [(str(k), v) for k, v in model.lengths.items()],
             ]
         ),
         "loss": digest_of(_written(model.loss)),

@@ -30,6 +30,7 @@ from costmodel.capture.checkpoints import noting_checkpoints
 from costmodel.capture.custom_functions import inference_without_gradients, opaque_custom_functions
 from costmodel.capture.device_free import captured_alike
 from costmodel.capture.eager import trace_eagerly
+from costmodel.capture.lengths import length_dimensions
 from costmodel.capture.models import explain, running
 from costmodel.capture.node_names import NodeCounts
 from costmodel.capture.passes import kind_of, module_path
@@ -39,8 +40,8 @@ CAPTURE_SAMPLES = 2
 """Export specialises on sizes 0 and 1; two samples are the fewest that stay dynamic."""
 
 
-_Marked = tuple[fx.GraphModule, Notes]
-"""An exported program with marks, and the notes that they belong to."""
+_Marked = tuple[fx.GraphModule, Notes, Callable[..., Any] | None]
+"""An exported program with marks, the notes that they belong to, and its guards."""
 
 _HINTS = (
     ("(data-dependent)", "masks and torch.where keep shapes and numbers free of tensor values"),
@@ -74,7 +75,8 @@ class FlatProgram:
     `static_batch` is the only micro-batch size it runs at, None when it runs at any. `plan_only` says why
     the program is a trace of one eager run, that cannot be trained with; "" for an exported one. `remark` says
     what of the model the program leaves out, `counts` how its nodes were numbered. An exported one has the marks of
-    `notes` between its nodes.
+    `notes` between its nodes, and `guards`, which raises an AssertionError on input leaves of shapes at which the
+    model would compute something else.
     """
 
     module: fx.GraphModule
@@ -84,6 +86,7 @@ class FlatProgram:
     remark: str = ""
     counts: NodeCounts = dataclasses.field(default_factory=NodeCounts)
     notes: Notes | None = None
+    guards: Callable[..., Any] | None = None
 
 
 def export_program(model: TrainingModel, microbatch_size: int | None = None, plan_only: bool = False) -> FlatProgram:
@@ -107,8 +110,13 @@ def _exported(
     try:
         sample = take(model, CAPTURE_SAMPLES)
         return _flat(*_export(sample, left_out, dynamic=True), model, None)
-    except Exception:  # whatever export or the user's code raises here, it raises again below if it matters
+    except Exception as error:  # whatever export or the user's code raises here, it raises again below if it matters
         _refuse_ambiguous(model)
+        if model.lengths:
+            raise InvalidInput(
+                f"{model.name}: torch.export cannot capture the model with free lengths: {_place(error)}"
+                f"{explain(error)}; pad samples to one length, and leave lengths= out"
+            ) from None
         fixed = model if microbatch_size is None else take(model, microbatch_size)
     try:
         return _flat(*_export(fixed, left_out, dynamic=False), model, fixed.batch)
@@ -119,7 +127,7 @@ def _exported(
     try:
         alike = _compiling_state_context() if _is_on_meta(model) else nullcontext()  # choices that export makes
         with running(model.name), no_cache(configs_with_cache(model.module)), alike:
-            return _flat(*trace_eagerly(fixed), None, model, fixed.batch, reason)
+            return _flat(*trace_eagerly(fixed), None, None, model, fixed.batch, reason)
     except InvalidInput:
         if not _is_on_meta(model):
             raise
@@ -200,10 +208,13 @@ class _ByLeaves(nn.Module):
 
 def _export(
     model: TrainingModel, left_out: Sequence[str], *, dynamic: bool
-) -> tuple[fx.GraphModule, pytree.TreeSpec, NodeCounts, Notes]:
+) -> tuple[fx.GraphModule, pytree.TreeSpec, NodeCounts, Notes, Callable[..., Any] | None]:
     leaves, spec = pytree.tree_flatten((model.args, dict(model.kwargs)))
-    dimensions = batched_dimensions(model)
-    shapes = tuple({d: torch.export.Dim.DYNAMIC} if dynamic and d is not None else None for d in dimensions)
+    free = [
+        {*lengths, *([] if batch is None else [batch])} if dynamic else ()
+        for batch, lengths in zip(batched_dimensions(model), length_dimensions(model), strict=True)
+    ]
+    shapes = tuple(dict.fromkeys(sorted(row), torch.export.Dim.DYNAMIC) or None for row in free)
     wrapped = _ByLeaves(model.module, spec)
 
     def export() -> _Marked:
@@ -218,17 +229,18 @@ def _export(
                 raise
         module = program.module(check_guards=False)
         assert isinstance(module, fx.GraphModule)  # noqa: S101 - what torch documents
-        return module, notes
+        guards = getattr(program.module(), "_guards_fn", None) if model.lengths else None
+        return module, notes, guards
 
     with _quiet(), no_cache(configs_with_cache(model.module)), opaque_custom_functions(), inference_without_gradients():
         with mask_free_attention(model) as changes:
             found = _unless_refused(export) if changes else export()
         if found is None or (changes and not agrees(model, found[0])):
             found = export()
-    module, notes = found
+    module, notes, guards = found
     _check_numbers(module, notes)
     assert module._out_spec is not None  # noqa: S101 - what export makes
-    return module, module._out_spec, notes.counts, notes
+    return module, module._out_spec, notes.counts, notes, guards
 
 
 def _unless_refused(export: Callable[[], _Marked]) -> _Marked | None:
@@ -268,6 +280,7 @@ def _flat(
     out_spec: pytree.TreeSpec,
     counts: NodeCounts,
     notes: Notes | None,
+    guards: Callable[..., Any] | None,
     model: TrainingModel,
     static_batch: int | None,
     plan_only: str = "",
@@ -281,7 +294,7 @@ def _flat(
         node._rename(name)
         node.target = node.name
     module.recompile()
-    return FlatProgram(module, out_spec, static_batch, plan_only, counts=counts, notes=notes)
+    return FlatProgram(module, out_spec, static_batch, plan_only, counts=counts, notes=notes, guards=guards)
 
 
 def _input_names(model: TrainingModel) -> list[str]:

@@ -8,7 +8,7 @@ gradient) is a single byte. A message costs few calls: each takes its time while
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from math import prod
 
 import torch
@@ -66,7 +66,7 @@ def empty_message(templates: tuple[Template, ...], device: torch.device) -> tupl
     return message, tensors
 
 
-@cache
+@lru_cache(4096)
 def _layout(templates: tuple[Template, ...]) -> _Layout:
     dtypes = {dtype for _, dtype in templates}
     dtype = dtypes.pop() if len(dtypes) == 1 else torch.uint8

@@ -1,16 +1,17 @@
 """What travels on each edge of a plan: tensors, shapes, which carry a gradient, in which units.
 
-All of it is static: it follows from the plan and the capture, so no rank ever sends a description. A
-unit is the range of micro-batches that one action of the producer and one of the consumer share; it is
-named by its first. Leaves out who sends when: that is the plan's order.
+All of it follows from the plan, the capture and, where a step has shapes of its own, from those of its inputs, which
+every rank is given: no rank ever sends a description. A unit is the range of micro-batches that one action of the
+producer and one of the consumer share; it is named by its first. Leaves out who sends when: that is the plan's order.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 import torch
 
+from costmodel.capture.lengths import ValueShapes
 from costmodel.capture.shapes import Reach, TensorInfo
 from costmodel.errors import DoesNotMatch
 from executor.context import RankContext
@@ -57,6 +58,8 @@ class Wire:
         Micro-batches of a unit -> what `names` look like then.
     border : str
         How the plan has them on the lanes that send them.
+    own : dict of int to tuple of Template
+        First micro-batch of a unit -> the same for this step, where it has shapes of its own.
     """
 
     index: int
@@ -69,14 +72,19 @@ class Wire:
     units: Mapping[int, int]
     templates: Mapping[int, tuple[Template, ...]]
     border: str
+    own: dict[int, tuple[Template, ...]] = field(default_factory=dict)
 
     def units_in(self, first: int, count: int) -> list[int]:
         """Return the units that lie in the micro-batches [first, first + count)."""
         return [unit for unit in range(first, first + count) if unit in self.units]
 
+    def of_unit(self, first: int) -> tuple[Template, ...]:
+        """Return what `names` look like in a unit of this step."""
+        return self.own[first] if self.own else self.templates[self.units[first]]
+
     def expected(self, key: Key) -> tuple[Template, ...]:
-        """Return what a message of this edge holds."""
-        templates = self.templates[self.units[key[3]]]
+        """Return what a message of this edge holds in this step."""
+        templates = self.of_unit(key[3])
         if key[0] is Direction.FORWARD:
             return templates
         return tuple(templates[position] for position in self.gradients)
@@ -97,6 +105,14 @@ class Wiring:
     def outgoing(self, stage: int) -> tuple[Wire, ...]:
         """Edges out of a stage, by rising target."""
         return tuple(self.wires[stage, target] for target in self.graph.successors[stage])
+
+    def take_shapes(self, shapes: ValueShapes, lengths: Callable[[int, int], tuple[int, ...]] | None) -> None:
+        """Have messages of a step hold tensors of its own lengths, by unit; None for those of the capture."""
+        for wire in self.wires.values():
+            wire.own.clear()
+            for unit, count in wire.units.items() if lengths is not None else ():
+                rows = zip(wire.names, wire.templates[count], strict=True)
+                wire.own[unit] = tuple((shapes.of(name, lengths(unit, count)), dtype) for name, (_, dtype) in rows)
 
 
 def wire_plan(context: RankContext) -> Wiring:
@@ -219,17 +235,13 @@ def cut(
     if len(units) == 1:
         return [list(tensors)]
     cuts = []
-    for number, unit in enumerate(units):
+    for number in range(len(units)):
         row = []
         for position, tensor in zip(positions, tensors, strict=True):
             dimension = wire.batch_dimensions[position]
             if dimension is not None:
-                lengths = [wire.templates[wire.units[u]][position][0][dimension] for u in units]
-                row.append(
-                    tensor.narrow(
-                        dimension, sum(lengths[:number]), wire.templates[wire.units[unit]][position][0][dimension]
-                    )
-                )
+                lengths = [wire.of_unit(u)[position][0][dimension] for u in units]
+                row.append(tensor.narrow(dimension, sum(lengths[:number]), lengths[number]))
             else:
                 row.append(torch.zeros_like(tensor) if gradients and number else tensor)
         cuts.append(row)

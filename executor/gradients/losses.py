@@ -1,8 +1,9 @@
 """The loss of a step: each rank's share of it, and their sum, on the device: nobody there waits for the host.
 
-A scalar loss is averaged over micro-batches; of a (sum, weight) loss both are summed and divided at the end. Samples of
-the batch travel with the sum, and where they differ between ranks the batch is compared. Leaves out gradients, which
-`stage` scales in the same way.
+A scalar loss is averaged over micro-batches; of a (sum, weight) loss both are summed and divided at the end. So that
+one is exact where micro-batches are of unlike shapes; a scalar, of which nobody knows over what it is an average, is
+refused there on all ranks alike, before an optimizer steps. Samples of the batch travel with the sum, and where they
+differ between ranks the batch is compared. Leaves out gradients, which `stage` scales in the same way.
 """
 
 import math
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from executor.communication.groups import ProcessGroups
+from executor.communication.groups import ProcessGroups, RefusedAlike
 from executor.context import RankContext
 from executor.stages.stage import Stage
 from executor.state.same_batches import OneBatch
@@ -45,6 +46,21 @@ def own_loss(context: RankContext, stages: Mapping[int, Stage]) -> torch.Tensor:
                 seen[1] += own.double()
                 seen[2] += 1
     return seen
+
+
+def refuse_scalar(loss: StepLoss) -> None:
+    """Refuse a loss of micro-batches of unlike shapes that says no weights.
+
+    Raises
+    ------
+    RefusedAlike
+    """
+    if not loss.weighted:
+        raise RefusedAlike(
+            "micro-batches of the step are of unlike shapes, and the loss is a plain scalar: the average over "
+            "micro-batches is not that over their samples or tokens; return (sum, weight) from the loss, or give "
+            "micro-batches of one shape"
+        )
 
 
 class LossSum:
@@ -109,13 +125,15 @@ class StepLosses:
 
     def __init__(self, context: RankContext, stages: Mapping[int, Stage], one_batch: OneBatch) -> None:
         self._context, self._stages, self._one_batch = context, stages, one_batch
+        self._has_unlike = False
         forwards = [action.stage for action in context.order if action.kind is Kind.F]
         self._in_a_step = sum(stages[index].part.has_loss for index in forwards if index in stages)
         self._sum: LossSum | None = None
         self.weighted: bool | None = None
 
-    def begin(self, step: int) -> None:
-        """Start a step."""
+    def begin(self, step: int, has_unlike: bool) -> None:
+        """Start a step, some of whose micro-batches are of unlike shapes or none."""
+        self._has_unlike = has_unlike
         # Looked at before the first action: no host stands still between that and OPT.
         self._sampled, self._sum = self._one_batch.sample(step), None
         self._left = -1 if self._context.works_behind_host else self._in_a_step
@@ -132,6 +150,8 @@ class StepLosses:
     def divisor(self) -> torch.Tensor:
         """Return what weighted gradients are divided by; the sum is under way then. Collective."""
         divisor = (self._sum or self._set_out()).divisor()
+        if self._has_unlike and not self.weighted:  # known after a step: reading it would stop the device
+            refuse_scalar(self.result())
         if not self._context.works_behind_host:
             self._compare()
         return divisor

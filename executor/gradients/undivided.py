@@ -76,12 +76,12 @@ class UndividedLoss:
         print(text, file=sys.stderr, flush=True)
 
 
-def undivided_loss(context: RankContext, stages: Mapping[int, Stage]) -> UndividedLoss | None:
-    """Return what sees the whole batch's outputs, if this rank alone has them all and they all count."""
+def undivided_loss(context: RankContext, stages: Mapping[int, Stage], has_unlike: bool) -> UndividedLoss | None:
+    """Return what sees the whole batch's outputs, if this rank alone has them all, they all count and can be joined."""
     for index, stage in stages.items():
         alone = len(context.lanes.blocks[index]) == 1 and context.lanes.lane_of(index, context.rank) == 0
         lone = alone and _with_loss(context) == [index] and not stage.recomputes
-        if stage.part.has_loss and lone and not stage.num_real:
+        if stage.part.has_loss and lone and not stage.num_real and not has_unlike:
             return UndividedLoss(stage, stage.multiple * context.plan.batch.microbatch_size)
     return None
 

@@ -227,7 +227,7 @@ class Stage:
         self.losses.clear()
 
     def _zeros(self, wire: Wire, positions: Sequence[int], first: int, device: torch.device) -> list[torch.Tensor]:
-        templates = [wire.templates[wire.units[unit]] for unit in wire.units_in(first, self.multiple)]
+        templates = [wire.of_unit(unit) for unit in wire.units_in(first, self.multiple)]
         pieces = [[torch.zeros(row[i][0], dtype=row[i][1], device=device) for i in positions] for row in templates]
         return join(wire, positions, pieces, gradients=False) if pieces else []
 

@@ -13,12 +13,13 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from costmodel.capture.batches import TARGETS
-from costmodel.capture.digests import checksum
+from costmodel.capture.digests import checksum, digest_of
 from executor.communication.groups import RefusedAlike
 from executor.context import RankContext
 from executor.plan_match.agreement import ranks_in_words
 from executor.stages.stage import Stage
-from executor.state.microbatch_loader import BY_FUNCTION, Leaf, MicrobatchLoader
+from executor.state.batch_leaves import BY_FUNCTION, Leaf
+from executor.state.microbatch_loader import MicrobatchLoader
 
 WHOLE_STEPS = 3
 """Batches of which every row is compared."""
@@ -51,7 +52,10 @@ class OneBatch:
         self._whole = WHOLE_STEPS
 
     def needed(self) -> dict[str | int, tuple[tuple[int, int], ...]]:
-        """Return input name or position (and ``targets``) -> ranges of samples that this rank reads."""
+        """Return input name or position (and ``targets``) -> ranges of samples that this rank reads.
+
+        They are those of the plan: where micro-batches are given one by one, each stands for as many as it has there.
+        """
         context, size = self._context, self._loader.microbatch_size
         of_input = dict(zip(context.capture.inputs, self._loader.keys(), strict=True))
         needed: dict[str | int, set[int]] = {}
@@ -67,10 +71,14 @@ class OneBatch:
     def check(self) -> None:
         """Compare all rows of the batch that is loaded, while this is one of the first; collective.
 
+        Shapes of a step's own are compared in each: a message is as long as its receiver takes it to be.
+
         Raises
         ------
         RefusedAlike
         """
+        if self._loader.varies and self._groups.size > 1:
+            self._compare_shapes()
         if self._whole and self._groups.size > 1:
             self._whole -= 1
             self.compare()
@@ -83,7 +91,10 @@ class OneBatch:
         RefusedAlike
             Names the first input that differs, and the ranks.
         """
-        own = {leaf.name: self._rows(leaf) for leaf in self._loader.given() if torch.is_tensor(leaf.value)}
+        own: dict[str, dict[int, int]] = {}
+        for leaf in self._loader.given():
+            if torch.is_tensor(leaf.value):
+                own.setdefault(leaf.name, {}).update(self._rows(leaf))
         told = [json.loads(row) for row in self._groups.all_gather_bytes(json.dumps(own).encode())]
         for name in dict.fromkeys(name for row in told for name in row):
             rows = [row.get(name, {}) for row in told]
@@ -92,6 +103,15 @@ class OneBatch:
                 others = [rank for rank, value in there.items() if value != there[min(there)]]
                 if others:
                     raise RefusedAlike(_words(name, int(place), others, min(there)))
+
+    def _compare_shapes(self) -> None:
+        rows = self._groups.all_gather_bytes(digest_of(self._loader.shapes()).encode())
+        if others := [rank for rank, row in enumerate(rows) if row != rows[0]]:
+            was = "was" if len(others) == 1 else "were"
+            raise RefusedAlike(
+                f"{ranks_in_words(others)} {was} given a batch of other shapes than rank 0, and messages are as long "
+                "as follows from them: let all ranks load the same rows in the same order, padded alike"
+            )
 
     def sample(self, step: int) -> list[float]:
         """Return what a rank adds to the sum of all: for some inputs whether it answers, its checksum, and its square.
@@ -125,12 +145,20 @@ class OneBatch:
         value = leaf.value
         if not torch.is_tensor(value) or value.device.type != "cpu" or value.layout is not torch.strided:
             return None  # to look at a device's tensor the host would wait for the device
-        if self.only_needed and self.needed().get(leaf.key) != ((0, self._loader.batch_size),):
+        if self.only_needed and not self._answers_for_whole(leaf):
             return None
         flat = value.detach().reshape(-1)
         stride = max(1, flat.numel() // SAMPLE)
         some = flat[step % stride :: stride]
         return checksum(some) % 2**BITS if some.any() else None
+
+    def _answers_for_whole(self, leaf: Leaf) -> bool:
+        """Whether this rank answers for all of a leaf."""
+        if not self.only_needed:
+            return True
+        size, number = self._loader.microbatch_size, leaf.microbatch
+        first, stop = (0, self._loader.batch_size) if number is None else (number * size, (number + 1) * size)
+        return any(start <= first and stop <= end for start, end in self.needed().get(leaf.key, ()))
 
     def _rows(self, leaf: Leaf) -> dict[int, int]:
         """Return checksums of the micro-batches of a leaf that this rank answers for; of one that is not cut, one."""
@@ -139,6 +167,8 @@ class OneBatch:
         ranges = self.needed().get(leaf.key, ()) if self.only_needed else ((0, there),)
         if not ranges or not value.any():
             return {}
+        if leaf.microbatch is not None:
+            return {leaf.microbatch: checksum(value)} if self._answers_for_whole(leaf) else {}
         if dimension is None or dimension == BY_FUNCTION:
             return {_EVERY: checksum(value)}
         size = self._loader.microbatch_size

@@ -11,14 +11,21 @@ import torch.distributed as dist
 from costmodel.capture.capture import capture
 from costmodel.capture.models import load_model
 from costmodel.errors import DoesNotMatch
-from examples.train import EVERY, build, train_alone
+from examples.train import build, train_alone
 from executor import Pipeline
 from executor.communication.starts import agree_on_start
 from planner.plan.book import Page, write_book
 from tests.support.plans_by_hand import in_equal_runs, plan_by_hand
-from tests.support.ranks.lost_rank_jobs import Starts
+from tests.support.ranks.lost_rank_jobs import EVERY, Starts, shorten
 
 DIES_AT, NUM_STEPS = EVERY + 2, EVERY + 4
+
+
+@pytest.fixture(scope="module", autouse=True)
+def short_job():
+    with pytest.MonkeyPatch.context() as patch:
+        shorten(patch.setattr)
+        yield
 
 
 @pytest.fixture(scope="module", name="book")

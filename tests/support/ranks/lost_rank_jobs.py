@@ -4,12 +4,24 @@ import json
 import multiprocessing
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from tests.support.ranks.rank_pool import environment, free_port
 
 PATIENCE_S = 60
+EVERY = 3
+"""Steps after which the job is saved."""
+
+
+def shorten(put: Callable[[Any, str, Any], None] = setattr) -> None:
+    """Have the job save itself sooner and train a smaller model."""
+    from examples import train
+
+    decoder = train.CausalDecoder
+    put(train, "EVERY", EVERY)
+    put(train, "CausalDecoder", lambda **shape: decoder(**{**shape, "num_layers": 1}))
 
 
 def train_under(book: str, folder: str, num_steps: int, losses: str, rank: int, dies_at: int | None) -> None:
@@ -20,6 +32,7 @@ def train_under(book: str, folder: str, num_steps: int, losses: str, rank: int, 
     from examples import train
 
     torch.set_num_threads(1)
+    shorten()
     batch_of = train.batch_of
 
     def batch_or_end(step: int, size: int = train.BATCH) -> torch.Tensor:
