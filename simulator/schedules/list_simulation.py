@@ -7,10 +7,9 @@ forward, else a weight gradient that fits into the wait or makes room. They win 
 asks for, because every rank goes at its own pace. Never looks ahead further than what has started.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
-from functools import cache
 from itertools import pairwise, product, zip_longest
 from operator import itemgetter
 
@@ -37,26 +36,15 @@ Key = tuple[int, int]
 
 def list_orders(costs: Costs, graph: StageGraph, num_microbatches: int, in_flight: Numbers) -> Orders:
     """Return the fused orders of all ranks by numbers in flight."""
-    return lister(costs, graph, num_microbatches)(in_flight)
-
-
-def lister(costs: Costs, graph: StageGraph, num_microbatches: int) -> Callable[[Numbers], Orders]:
-    """Return what makes fused orders of numbers; of ranks with one stage those made before stay as they are."""
-    if has_one_stage_a_rank(graph):
-        homes = [graph.stages_of(rank)[0] for rank in range(graph.num_ranks)]
-        row = cache(lambda rank, number: _fixed_order(graph, rank, num_microbatches, number))
-        return lambda numbers: tuple(row(rank, numbers[stage]) for rank, stage in enumerate(homes))
+    if all(len(graph.stages_of(rank)) == 1 for rank in range(graph.num_ranks)):
+        return tuple(_fixed_order(graph, rank, num_microbatches, in_flight) for rank in range(graph.num_ranks))
     jobs = job_shop_of(costs, graph, num_microbatches, None, split=False)
     late, last = graph.num_stages * num_microbatches, graph.num_stages - 1
     urgency = [last - a.stage + (late if a.kind is Kind.F else graph.num_stages * a.microbatch) for a in jobs.actions]
-
-    def listed_by(numbers: Numbers) -> Orders:
-        shop = ShopArrays(_alternating(jobs, numbers))
-        row = _listed(shop, urgency, 0, numbers)
-        assert row is not None  # noqa: S101 - memory has no end, and numbers are as large as the stage graph asks for
-        return jobs.orders(shop.sequences(row))
-
-    return listed_by
+    shop = ShopArrays(_alternating(jobs, in_flight))
+    row = _listed(shop, urgency, 0, in_flight)
+    assert row is not None  # noqa: S101 - memory has no end, and numbers are as large as the stage graph asks for
+    return jobs.orders(shop.sequences(row))
 
 
 def _alternating(jobs: JobShop, numbers: Numbers) -> JobShop:
@@ -72,18 +60,13 @@ def _alternating(jobs: JobShop, numbers: Numbers) -> JobShop:
     return replace(jobs, needs=tuple(needs), feeds=tuple(feeds))
 
 
-def has_one_stage_a_rank(graph: StageGraph) -> bool:
-    """Whether each rank has one stage."""
-    return all(len(graph.stages_of(rank)) == 1 for rank in range(graph.num_ranks))
-
-
-def _fixed_order(graph: StageGraph, rank: int, num_microbatches: int, in_flight: int) -> tuple[Action, ...]:
+def _fixed_order(graph: StageGraph, rank: int, num_microbatches: int, in_flight: Numbers) -> tuple[Action, ...]:
     """Return the 1F1B order of a rank with one stage."""
     (stage,) = graph.stages_of(rank)
     microbatches = graph.microbatches_of(stage, rank, num_microbatches)
     if not graph.backward[stage]:
         return forwards(stage, microbatches)
-    return one_forward_one_backward(stage, microbatches, in_flight)
+    return one_forward_one_backward(stage, microbatches, in_flight[stage])
 
 
 def paced(request: Request, depth: Numbers, room: Sequence[int]) -> tuple[Key, Orders] | None:

@@ -1,10 +1,10 @@
-"""The micro-batches in flight of each stage, sought for plans whose stages stand (`simulator.schedules.graph_auto`).
+"""The micro-batches in flight of each stage, sought for plans whose stages stand.
 
 Cuts and numbers are annealed together (`planner.search.solvers.annealing`); here the numbers alone are changed, one
 stage at a time, as simulated. Leaves out stages that share a place, and trainers that run schedules by name.
 """
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from dataclasses import replace
 from operator import attrgetter
 
@@ -16,10 +16,12 @@ from planner.question.problem import AUTO
 from planner.search.budget import Deadline
 from planner.search.space.open_choices import allows_custom_in_flight
 from planner.search.subsolver import SearchState, Subsolver
-from simulator.schedules.graph_auto import neighbours
+from simulator.schedules.list_simulation import Numbers
 
 NUM_TUNED = 3
 """Plans whose micro-batches in flight are changed, the best."""
+CHANGES = (1, -1, 2, -2)
+"""What is tried of the number of a stage."""
 MOST_ACTIONS = 400_000
 """Actions that are simulated for one plan."""
 
@@ -37,7 +39,7 @@ def tuned(evaluator: Evaluator, each: Evaluated, limits: Deadline) -> list[Evalu
     best, found = start, True
     while found and left > 0:
         found = False
-        for tried in neighbours(best.candidate.in_flight):
+        for tried in _neighbours(best.candidate.in_flight):
             if left <= 0 or limits.expired:
                 break
             left -= 1
@@ -51,6 +53,14 @@ def tuned(evaluator: Evaluator, each: Evaluated, limits: Deadline) -> list[Evalu
 
 
 _sort_key = attrgetter("sort_key")
+
+
+def _neighbours(numbers: Numbers) -> Iterator[Numbers]:
+    """Yield the numbers with that of one stage changed."""
+    for change in CHANGES:
+        for stage, number in enumerate(numbers):
+            if number + change > 0:
+                yield (*numbers[:stage], number + change, *numbers[stage + 1 :])
 
 
 class MicrobatchesInFlight(Subsolver):
