@@ -219,7 +219,8 @@ class OperatorAmounts:
     ) -> int:
         """Return what copies of the whole model send at least when a step ends and nothing hides it, ns.
 
-        `work_ns` of one micro-batch hide up to so many kinds of copies; `alone`: one stage a place.
+        `work_ns` is what one micro-batch takes at least, and hides sums of up to `most_kinds` kinds of copies, each as
+        much; `alone`: one stage a place.
         """
         if config.data * config.context == 1 or not self._groups.lie_alike(len(ranks)):
             return 0

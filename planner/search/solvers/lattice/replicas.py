@@ -3,9 +3,10 @@
 For a step T each stage needs enough replicas to be done in time: they share its micro-batches, and one
 of them has no fewer than the others. The chain of downsets whose stages need the fewest devices together needs no more
 than there are, or no cut takes T; the largest such T is sought by bisection. A stage that needs more replicas than a
-slow link leaves together also sums its gradients over that link. With t of a micro-batch, what stands beside it h and
-sums s it has h + k t + s <= T for k micro-batches, but for what of s hides behind the last backward: no more than t,
-and slowing that by a part of s at least. Leaves out sums within such a block, memory and the host's time.
+slow link leaves together also sums its gradients over that link. It takes t for a micro-batch, h passes before its
+first and after its last one, and its sum takes s, so that k micro-batches have h + k t + s <= T, but for the part of s
+that the last backward hides: that is no more than t, and at least another part of s slows that backward. Leaves out
+sums where such a link is not needed, memory and the host's time.
 """
 
 from collections.abc import Iterator, Sequence
