@@ -84,8 +84,8 @@ def steps_in_turn(plan: str, ways: Sequence[Microbatches], num_rounds: int) -> M
                 if number >= 0:
                     times[way].append(time.perf_counter_ns() - start)
         error = 0.0
-        for way in given:
-            pipe.step(microbatches=way)
+        for microbatches in given:
+            pipe.step(microbatches=microbatches)
             error = max(error, _error(dict(pipe.named_parameters()), given[0]))
     return Measured(tuple(map(tuple, times)), error)
 

@@ -60,11 +60,17 @@ def drop_whole_slices(model: TrainingModel, graph: fx.Graph) -> None:
         if dimension is not None:
             samples |= _symbols(node.meta["val"].shape[dimension])
     for node in graph.find_nodes(op="call_function", target=torch.ops.aten.slice.Tensor):
-        source, dimension, start, stop, step = (*node.args, *(None, 0, None, None, 1)[len(node.args) :])
+        given: list[Any] = [*node.args, *(None, 0, None, None, 1)[len(node.args) :]]
+        source, dimension, start, stop, step = given
         whole = start in (None, 0) and stop in (None, sys.maxsize) and step == 1
         if whole and _symbols(source.meta["val"].shape[dimension]) - samples:
             node.replace_all_uses_with(source)
             graph.erase_node(node)
+
+
+def _expression(length: Any) -> Any:
+    """Return what stands for a length: an expression of symbols, or the number that it is."""
+    return length.node.expr if isinstance(length, torch.SymInt) else length
 
 
 def _symbols(length: Any) -> set[Any]:
@@ -118,7 +124,7 @@ class ValueShapes:
     def __init__(self, graph: fx.Graph, guards: Callable[..., Any] | None) -> None:
         self._guards, self._known = guards, dict[tuple[int, ...], dict[str, tuple[int, ...]]]()
         self._shapes = {
-            node.name: tuple(length.node.expr if isinstance(length, torch.SymInt) else length for length in value.shape)
+            node.name: tuple(map(_expression, value.shape))
             for node in graph.nodes
             if isinstance(value := node.meta.get("val"), torch.Tensor)
         }

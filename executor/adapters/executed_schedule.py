@@ -73,8 +73,8 @@ def executed(plan: Plan, inputs: Inputs | None = None) -> Any:
             )
         whole, example = deepcopy(model), inputs or _tokens(model, plan.batch.global_size, training.seq_len)
         schedule = ExecutedSchedule(plan, whole, model, loss_fn, device)
-        homes, (rank, _) = _homes(plan, schedule.training_model(example, None)), place_in()
-        _keep(model, {name for name, home in homes.items() if home == rank})
+        homes, own_rank = _homes(plan, schedule.training_model(example, None)), place_in()[0]
+        _keep(model, {name for name, home in homes.items() if home == own_rank})
         return schedule, [model], True, True
 
     return pipeline
@@ -176,7 +176,7 @@ def _num_counted(targets: torch.Tensor) -> torch.Tensor:
 class IdleOptimizer(torch.optim.Optimizer):
     """What steps where a plan has OPT: nothing, as torchtitan steps behind the whole step."""
 
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """Do nothing."""
 
 

@@ -110,7 +110,9 @@ class Wiring:
         """Have messages of a step hold tensors of its own lengths, by unit; None for those of the capture."""
         for wire in self.wires.values():
             wire.own.clear()
-            for unit, count in wire.units.items() if lengths is not None else ():
+            if lengths is None:
+                continue
+            for unit, count in wire.units.items():
                 rows = zip(wire.names, wire.templates[count], strict=True)
                 wire.own[unit] = tuple((shapes.of(name, lengths(unit, count)), dtype) for name, (_, dtype) in rows)
 

@@ -67,7 +67,7 @@ def target_leaves(model: TrainingModel) -> list[Leaf]:
     if not model.has_targets:
         return []
     split: dict[str | int, Split] = {0: model.split[TARGETS]} if TARGETS in model.split else {}
-    lengths = {0: model.lengths[TARGETS]} if TARGETS in model.lengths else {}
+    lengths: dict[str | int, int | tuple[int, ...]] = {0: model.lengths[TARGETS]} if TARGETS in model.lengths else {}
     alone = replace(model, args=(model.targets,), kwargs={}, split=split, lengths=lengths)
     return [replace(leaf, path=leaf.path[2:], key=TARGETS) for leaf in input_leaves(alone)]
 
@@ -155,7 +155,7 @@ def num_samples(leaves: Sequence[Leaf]) -> int | None:
     for leaf in leaves:
         tensor = leaf.value
         if isinstance(tensor, torch.Tensor) and leaf.dimension not in (None, BY_FUNCTION) and tensor.dim():
-            return int(tensor.shape[leaf.dimension]) if leaf.dimension < tensor.dim() else None  # type: ignore[operator,index]
+            return int(tensor.shape[leaf.dimension]) if leaf.dimension < tensor.dim() else None
     return None
 
 

@@ -121,7 +121,7 @@ class MicrobatchLoader:
         if not 0 < found <= wanted or (found < wanted and not short):
             fewer = "; fewer are given with short=True" if 0 < found < wanted else ""
             raise UsageError(f"{found} micro-batches are given, and the plan's step has {wanted}{fewer}")
-        each, leaves = [], list[Leaf]()
+        each, leaves = list[TrainingModel](), list[Leaf]()
         for number, (inputs, targets) in enumerate(microbatches):
             given, batch = self._taken(inputs, targets, number)
             size = num_samples(given)
