@@ -216,7 +216,7 @@ def _folder_of_plans(given: str | Path | None) -> Path:
 
 
 def _measured_once(name: str, device: str, links: bool, folder: Path) -> Profile:
-    """Return the profile of a model, with links, on this machine; measured where the folder has none of it."""
+    """Return the profile of a model (with links) on this machine, measured where the folder has none of its kind."""
     graph = profile(name, device=device, dry_run=True).graph
     path = folder / f"{graph.fingerprint[:32]}.{device}{'.links' * links}.profile.json"
     if not path.exists():

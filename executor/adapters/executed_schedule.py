@@ -73,8 +73,8 @@ def executed(plan: Plan, inputs: Inputs | None = None) -> Any:
             )
         whole, example = deepcopy(model), inputs or _tokens(model, plan.batch.global_size, training.seq_len)
         schedule = ExecutedSchedule(plan, whole, model, loss_fn, device)
-        homes, own_rank = _homes(plan, schedule.training_model(example, None)), place_in()[0]
-        _keep(model, {name for name, home in homes.items() if home == own_rank})
+        homes, rank = _homes(plan, schedule.training_model(example, None)), place_in()[0]
+        _keep(model, {id(parameter) for name, parameter in model.named_parameters() if homes[name] == rank})
         return schedule, [model], True, True
 
     return pipeline
@@ -205,15 +205,15 @@ def _homes(plan: Plan, model: TrainingModel) -> dict[str, int]:
     return found
 
 
-def _keep(module: nn.Module, own: set[str], path: str = "") -> None:
-    """Drop others' parameters, and the modules that have no parameters but theirs."""
-    for name in module._parameters:
-        if f"{path}{name}" not in own:
+def _keep(module: nn.Module, own: set[int]) -> None:
+    """Drop parameters that are not this rank's `own` (by id), and the modules that have no parameters but such."""
+    for name, parameter in module._parameters.items():
+        if id(parameter) not in own:
             module._parameters[name] = None
     for name, child in list(module.named_children()):
-        inner = {f"{path}{name}.{each}" for each, _ in child.named_parameters()}
+        inner = set(map(id, child.parameters()))
         if not inner or not inner.isdisjoint(own):
-            _keep(child, own, f"{path}{name}.")
+            _keep(child, own)
         elif isinstance(module, nn.ModuleList | nn.ModuleDict | nn.Sequential):
             del module._modules[name]
         else:
