@@ -11,14 +11,15 @@ ways against a plain loop over the batch. Nothing else should use the cores: the
 
 import argparse
 import json
+import multiprocessing
 import os
 import statistics
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.lengths.ranks import WINDOW, Microbatches, steps_in_turn
+from benchmarks.lengths.ranks import WINDOW, Measured, Microbatches, measured_steps
 from benchmarks.support.kept_rows import add_output, kept
 from costmodel.architectures.command import make
 from costmodel.machines.cluster import Cluster
@@ -69,7 +70,7 @@ def main() -> None:
     print(json.dumps(rows) if args.json else "\n".join(lines(rows)))
 
 
-def measured(names: Iterable[str], folder: Path, num_rounds: int) -> Iterator[dict[str, Any]]:
+def measured(names: Sequence[str], folder: Path, num_rounds: int) -> Iterator[dict[str, Any]]:
     """Yield the rows of some histograms."""
     config = folder / "llama.json"
     config.write_text(json.dumps(LLAMA), encoding="utf-8")
@@ -79,14 +80,15 @@ def measured(names: Iterable[str], folder: Path, num_rounds: int) -> Iterator[di
     small = planned(read_profile(profile), MICROBATCHES, optimizer="none", target="executor")
     file = folder / "plan.json"
     write_plan(file, small[1])
-    pool = RankPool(2)
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["benchmarks.lengths.ranks"])
+    pool = RankPool(2, context)
     try:
         for name in names:
-            lengths = Lengths(tuple((WINDOW * long, count) for long, count in HISTOGRAMS[name].items()))
-            ways, predicted = tried(BatchLengths(*small, lengths))
-            found = pool.run(steps_in_turn, plan=str(file), ways=ways, num_rounds=num_rounds)
+            ways, predicted = tried(BatchLengths(*small, histogram(name, 32 * WINDOW)))
+            found: list[Measured] = pool.run(measured_steps, plan=str(file), ways=ways, num_rounds=num_rounds)
             steps = [
-                statistics.median(map(max, zip(*rows, strict=True)))
+                statistics.median(map(max, zip(*rows, strict=True)))  # a step lasts as long as its slower rank
                 for rows in zip(*(each.steps_ns for each in found), strict=True)
             ]
             gains = [100 * (before / after - 1) for before, after in (predicted, steps)]
@@ -98,6 +100,11 @@ def measured(names: Iterable[str], folder: Path, num_rounds: int) -> Iterator[di
             }  # fmt: skip
     finally:
         pool.close()
+
+
+def histogram(name: str, longest: int) -> Lengths:
+    """Return how many samples have how many tokens."""
+    return Lengths(tuple((longest * long // 32, count) for long, count in HISTOGRAMS[name].items()))
 
 
 def planned(profile: Profile, num_microbatches: int, **options: Any) -> tuple[Problem, Plan]:
@@ -118,8 +125,7 @@ A100S = Cluster(
 
 def simulated(llama: tuple[Problem, Plan], name: str) -> dict[str, float]:
     """Return the idle shares of the large plan."""
-    lengths = Lengths(tuple((LONGEST * long // 32, count) for long, count in HISTOGRAMS[name].items()))
-    found = BatchLengths(*llama, lengths)
+    found = BatchLengths(*llama, histogram(name, LONGEST))
     return {f"idle_{way.replace(' ', '_')}": statistics.fmean(found.ways[way].idle) for way in (AS_THEY_COME, PACKED)}
 
 

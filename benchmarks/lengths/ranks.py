@@ -8,6 +8,7 @@ out attention over whole samples, which no kernel of a CPU has for samples that 
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import torch
@@ -16,17 +17,19 @@ from torch import nn
 from torch.nn import functional as F
 
 from costmodel.capture.batches import TARGETS
-from costmodel.capture.capture import capture
+from costmodel.capture.capture import Capture, capture
 from costmodel.capture.models import load_model
 from executor import Pipeline
 from planner.plan import read_plan
 
-WINDOW, HIDDEN, LAYERS, VOCABULARY = 16, 256, 8, 64
+WINDOW, HIDDEN, LAYERS, VOCABULARY = 16, 192, 4, 64
 TOKENS = 8 * WINDOW
 """Of a sample for which plans are made."""
 
 Microbatches = Sequence[Sequence[int]]
 """Tokens of the samples of each micro-batch."""
+Given = Sequence[tuple[tuple[torch.Tensor], torch.Tensor]]
+"""Inputs and labels of each micro-batch."""
 
 
 class Windowed(nn.Module):
@@ -68,25 +71,34 @@ class Measured:
     gradient_error: float
 
 
-def steps_in_turn(plan: str, ways: Sequence[Microbatches], num_rounds: int) -> Measured:
-    """Run a step of each way in turn, who goes first changing from round to round, after one round to warm up."""
+@cache
+def captured(batch: int) -> Capture:
+    """Return the model captured with free lengths; once a process."""
+    return capture(replace(load_model("benchmarks.lengths.ranks:build", batch), lengths={0: 1, TARGETS: 1}))
+
+
+def measured_steps(plan: str, ways: Sequence[Microbatches], num_rounds: int) -> Measured:
+    """Return what a batch's ways to make micro-batches come to, in one pipeline."""
     read = read_plan(plan)
-    model = load_model("benchmarks.lengths.ranks:build", read.batch.global_size)
-    source = capture(replace(model, lengths={0: 1, TARGETS: 1}), read.batch.microbatch_size)
-    given = [[packed(row) for row in way] for way in ways]
+    with Pipeline(read, captured(read.batch.global_size)) as pipe:
+        return _in_turn(pipe, [[packed(row) for row in way] for way in ways], num_rounds)
+
+
+def _in_turn(pipe: Pipeline, ways: Sequence[Given], num_rounds: int) -> Measured:
+    """Run a step of each way in turn, who goes first changing from round to round, after one round to warm up."""
     times: list[list[int]] = [[] for _ in ways]
-    with Pipeline(read, source) as pipe:
-        for number in range(-1, num_rounds):
-            for way in (range(len(ways)), range(len(ways))[::-1])[number % 2]:
-                dist.barrier()
-                start = time.perf_counter_ns()
-                pipe.step(microbatches=given[way])
-                if number >= 0:
-                    times[way].append(time.perf_counter_ns() - start)
-        error = 0.0
-        for microbatches in given:
-            pipe.step(microbatches=microbatches)
-            error = max(error, _error(dict(pipe.named_parameters()), given[0]))
+    error = 0.0
+    for number in range(-1, num_rounds):
+        for way in (range(len(ways)), range(len(ways))[::-1])[number % 2]:
+            for parameter in pipe.parameters():
+                parameter.grad = None
+            dist.barrier()
+            start = time.perf_counter_ns()
+            pipe.step(microbatches=ways[way])
+            if number >= 0:
+                times[way].append(time.perf_counter_ns() - start)
+            else:
+                error = max(error, _error(dict(pipe.named_parameters()), ways[0]))
     return Measured(tuple(map(tuple, times)), error)
 
 
@@ -96,7 +108,7 @@ def packed(samples: Sequence[int]) -> tuple[tuple[torch.Tensor], torch.Tensor]:
     return (tokens,), (tokens * 5 + 1) % VOCABULARY
 
 
-def _error(parameters: dict[str, nn.Parameter], microbatches: Sequence[tuple[Any, torch.Tensor]]) -> float:
+def _error(parameters: dict[str, nn.Parameter], microbatches: Given) -> float:
     """Return the largest difference from a plain loop's gradients, of the largest entry of each."""
     model, *_ = build()
     total = 0

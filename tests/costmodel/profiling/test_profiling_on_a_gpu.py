@@ -24,7 +24,7 @@ from costmodel.capture.clock import HostClock
 from costmodel.capture.heap import drop_unreachable
 from costmodel.errors import InvalidInput, UsageError
 from costmodel.model.profile import read_profile
-from costmodel.profiling import run
+from costmodel.profiling import run, session
 from costmodel.profiling.device import _float32_precision
 from costmodel.profiling.measure.marks import PREFIX
 from costmodel.profiling.measure.records import CALL, KERNELS, LAUNCHES, NOTE, doubts, sum_kernels
@@ -45,7 +45,7 @@ def events():
 
 def runs_out(name, above, monkeypatch):
     """Let one of the profiler's measurements run out of memory at sizes above one."""
-    plain = getattr(run, name)
+    plain = getattr(session, name)
 
     def measure(*words):
         sizes = [value.batch for value in words if isinstance(value, TrainingModel)]
@@ -54,7 +54,7 @@ def runs_out(name, above, monkeypatch):
             raise torch.OutOfMemoryError("as on a device")
         return plain(*words)
 
-    monkeypatch.setattr(run, name, measure)
+    monkeypatch.setattr(session, name, measure)
 
 
 @pytest.mark.parametrize("name", ["weight_shares", "working_bytes", "peak_memory_bytes"])
