@@ -21,25 +21,32 @@ def with_room_first(
 ) -> Sequence[Evaluated]:
     """Return the choices, the first that fits for sure before those that some trainer runs and that may not fit.
 
-    The order stays where none is known to fit. None is preferred that is slower than an old plan which can still be
-    used. What no trainer runs keeps its place, so that whoever asks for a runner learns what it would have gained.
+    The order stays where none is known to fit. Past the time limit only what the ladder shows is looked at, so that no
+    rung fits where the chosen plan may not. None is preferred that is slower than an old plan which can still be used.
+    What no trainer runs keeps its place, so that whoever asks for a runner learns what it would have gained.
     """
     prepared, old, looked_at = outcome.prepared, outcome.old_plan, 0
     never_above_ns = (old.never_above_ns if old else None) or math.inf
     by_target = prepared.problem.target in RUNNERS
     unrun: list[Evaluated] = []
     tight: list[Evaluated] = []
+    shown = {id(each) for each in outcome.pool.rungs()}
     for position, each in enumerate(choices):
         if not (by_target or outcome.pool.somebody_may_run(each)):
             unrun.append(each)
             continue
         if each.step_time_ns <= never_above_ns and may_have_room(prepared.problem, each):
-            if looked_at == MOST_LOOKED_AT or (limits and looked_at and limits.expired):
+            if looked_at == MOST_LOOKED_AT:
                 break
+            late = limits is not None and limits.expired
+            if looked_at and late and id(each) not in shown:
+                tight.append(each)
+                continue
             looked_at += 1
             with prepared.dropped.candidate():
                 if prepared.fits_for_sure(each):
-                    simplest = _simplest(outcome, each, choices[position:], never_above_ns)
+                    others = [other for other in choices[position:] if not late or id(other) in shown]
+                    simplest = _simplest(outcome, each, others, never_above_ns)
                     rest = [other for other in choices[position:] if other is not simplest]
                     return [*unrun, simplest, *tight, *rest]
         tight.append(each)

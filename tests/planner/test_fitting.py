@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from costmodel.errors import UsageError
 from planner.answer.decide import plan
+from planner.answer.room import with_room_first
 from planner.plan import Plan
 from planner.plan.fitting import DOES_NOT_FIT, FITS, FITTING, MAY_NOT_FIT, fitting, fitting_of
 from planner.question.effort import Effort
@@ -18,6 +19,8 @@ from planner.report.comparison.compared import ComparedPlan
 from planner.report.comparison.comparison import Comparison
 from planner.report.summary.alarms import alarms
 from planner.report.summary.answer import PlanAnswer
+from planner.search.budget import Deadline
+from planner.search.planners import PLANNERS
 from tests.support.described_models import described
 
 SIZES = st.integers(0, 1 << 40)
@@ -75,6 +78,20 @@ def test_the_simplest_wins_among_what_fits_for_sure_as_well() -> None:
     assert fastest.search.best_step_time_ns * 1.01 < fastest.prediction.step_time_ns, "what is faster may not fit"
     assert (chosen(fastest), chosen(simplest)) == ("zero-1+tensor", "zero-2")
     assert simplest.prediction.step_time_ns <= fastest.prediction.step_time_ns * 1.01
+
+
+def test_past_the_time_limit_no_rung_fits_for_sure_where_the_first_choice_may_not() -> None:
+    question = Problem(
+        described("wide llama", sequence=4096), None, 8, 32, effort=Effort(300.0, 0.0), target="any",
+        space=Space(stages=1, context=1), memory_limit_bytes=40 << 30,
+    )  # fmt: skip
+    outcome = PLANNERS["ours"](question, None)
+    sure = [each for each in outcome.pool.rungs() if outcome.prepared.fits_for_sure(each)]
+    assert sure
+    assert not outcome.prepared.fits_for_sure(outcome.pool.choices()[0])
+    first = with_room_first(outcome, outcome.pool.choices(), Deadline(0.0))[0]
+    assert outcome.prepared.fits_for_sure(first)
+    assert first.step_time_ns <= min(each.step_time_ns for each in sure) * question.near
 
 
 @pytest.mark.parametrize("gib", [16, 20])
