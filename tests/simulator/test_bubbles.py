@@ -242,7 +242,7 @@ def test_an_empty_timeline_has_no_critical_path() -> None:
 
 
 def test_lowering_idle_time_and_critical_path_add_up_on_the_cases_of_the_reliability_table() -> None:
-    assert account_failures(60) == []
+    assert account_failures(100) == []
 
 
 def test_a_measured_timeline_with_gaps_of_its_own_adds_up_too() -> None:

@@ -18,7 +18,7 @@ from tests.properties.schedule_promises import engine_failures, times_of
 
 
 def test_every_schedule_is_legal_and_two_engines_agree_on_it() -> None:
-    assert engine_failures(len(SCHEDULES) * 2) == []
+    assert engine_failures(len(SCHEDULES) * 4) == []
 
 
 @pytest.mark.parametrize("p", [2, 3, 4, 8])
