@@ -16,7 +16,7 @@ suite: .venv/installed
 	for path in notebooks/*.py; do \
 	    $(BIN)/jupytext --quiet --to ipynb --output out/notebooks/$$(basename $$path .py).ipynb $$path || exit 1; \
 	done
-	$(BIN)/python -m pytest --numprocesses=2 --dist=loadfile --nbmake --nbmake-timeout=300 out/notebooks tests
+	$(BIN)/python -m pytest --numprocesses=2 --dist=loadfile --durations=20 --nbmake --nbmake-timeout=300 out/notebooks tests
 
 # Linters, types and the tests that take no processes of ranks, no profiling and no long search.
 QUICK := $(addprefix costmodel/test_,files costs_file cluster catalogue collectives work) \

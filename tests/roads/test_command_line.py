@@ -21,10 +21,10 @@ PARSED_ONLY = {
 }
 """Examples that are not run here, and why."""
 SHORTER = {
-    "plan": ["--time-limit", "1"],
+    "plan": ["--time-limit", "0.2"],
     "book": ["--time-limit", "0.5"],
     "explain": ["--time-limit", "1"],
-    "ablation": ["--time-limit", "1"],
+    "ablation": ["--time-limit", "0.2"],
     "buy": ["--time-limit", "0.3", "--batch-tokens", "128K"],
 }
 """What is added to the examples of a command: a search takes all the time that it has."""

@@ -13,7 +13,7 @@ from tests.support.fuzzed_flags import LINES, command_lines, load, outcome
 from tests.support.fuzzed_readers import ACESO, NCCL_TEXT
 
 NUM_MUTANTS = 150
-NUM_LINES = 8
+NUM_LINES = 4
 NUM_FIELDS = 2
 HANGS_S = 120
 """No machine is that slow: what a reader may take is held by the command, on a quiet one."""

@@ -23,7 +23,7 @@ from tests.support.random_profiles import chain, profile_of, u_net
 CHAIN = Problem(chain(5), None, 3, 8, 1, space=Space(data=1, chunks=1), exact=True)
 
 
-@pytest.mark.parametrize("start", [0, 20])
+@pytest.mark.parametrize("start", [0])
 def test_a_proved_plan_is_as_fast_as_the_best_of_brute_force(start: int) -> None:
     cases = {seed: random_case(seed) for seed in range(start, start + 10)}
     assert [(seed, line) for seed, case in cases.items() for line in exact_failures(case)] == []

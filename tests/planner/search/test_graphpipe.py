@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from itertools import product
 from pathlib import Path
 from random import Random
@@ -242,10 +242,16 @@ def choice(case: Case, part: TreePart, multiple: int) -> Choice:
     return Choice(1, multiple, np.array(times), static, table(partial(case.activation, multiple=multiple)))
 
 
+@cache
+def solved(seed: int) -> tuple[Case, FoundStages | None]:
+    case = random_case(seed)
+    return case, solve(case)
+
+
 @pytest.mark.parametrize("seed", range(60))
 def test_the_slowest_stage_is_as_fast_as_that_of_any_division_that_fits(seed: int) -> None:
-    case = random_case(seed)
-    answer, best = solve(case), brute_force(case)
+    case, answer = solved(seed)
+    best = brute_force(case)
     assert (answer is None) == (best is None)
     if answer and best:
         assert answer.time_ns == pytest.approx(best, rel=1e-12)
@@ -253,8 +259,7 @@ def test_the_slowest_stage_is_as_fast_as_that_of_any_division_that_fits(seed: in
 
 @pytest.mark.parametrize("seed", range(60))
 def test_stages_come_in_an_order_in_which_none_waits_for_a_later_one_and_keep_devices_and_memory(seed: int) -> None:
-    case = random_case(seed)
-    answer = solve(case)
+    case, answer = solved(seed)
     if answer is None:
         return
     stage_of = {atom: number for number, stage in enumerate(answer.stages) for atom in stage.atoms}
@@ -322,7 +327,7 @@ def test_stages_are_placed_as_they_are_listed_and_within_hosts() -> None:
 def test_the_evaluation_of_graphpipe_runs_in_small(tmp_path: Path) -> None:
     """Two branches on four devices, counted work: ours is never behind, and what is drawn is there."""
     question = evaluation.asked(60.0, deterministic_limit=0.0, microbatch_size=16, samples_a_device=1)
-    found = list(evaluation.compared("case-study", "zoo:case-study", 4, ("ours", *evaluation.RIVALS), question))
+    found = list(evaluation.compared("case-study", "zoo:case-study:small", 4, ("ours", *evaluation.RIVALS), question))
     assert [row["planner"] for row in found] == ["ours", "pipedream", "piper", "alpa", "graphpipe"]
     ratios = [row["over_ours"] for row in found if "over_ours" in row]
     assert len(ratios) > 2
