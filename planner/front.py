@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 def model(
     name: str,
     device: str = DEFAULT_DEVICE,
-    microbatch_sizes: Sequence[int] = (1, 2, 4),
+    microbatch_sizes: Sequence[int] = (),
     sequence: int = 0,
     precision: str = "",
 ) -> Profile:
@@ -60,6 +60,7 @@ def model(
     device : str
         Catalogue id, or the path of a file that describes a device.
     microbatch_sizes : sequence of int
+        Samples of a micro-batch; by default 1, 2, 4, and up to 32 while a device holds what the model keeps of them.
     sequence : int
         Tokens of a sample; 0 for the model's own, at most 4096.
     precision : str

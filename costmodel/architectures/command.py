@@ -9,6 +9,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib.util import find_spec
+from itertools import accumulate, repeat, takewhile
+from operator import mul
 from pathlib import Path
 
 from costmodel.architectures.builder import PRECISIONS
@@ -31,6 +33,8 @@ DEFAULT_PRECISION = "bf16"
 DESCRIBED, CAPTURED = "described", "captured"
 SOURCES = (DESCRIBED, CAPTURED)
 """Where a profile's operators come from: a model's shape, or its torch module."""
+USUAL_SIZES, LARGEST_SIZE = (1, 2, 4), 32
+"""Micro-batch sizes of a profile for which none are said, and the largest that is added."""
 DIVIDED = ("column", "row", "inner", "expert")
 """Splits by which ranks of a tensor-parallel group share an operator."""
 
@@ -57,7 +61,8 @@ def make(
     device : str
         Catalogue id.
     microbatch_sizes : sequence of int
-        Rising.
+        Rising; where there are none, `USUAL_SIZES` and on by doubling, up to `LARGEST_SIZE`, while a device holds all
+        that a micro-batch of the whole model keeps.
     sequence : int
         Tokens of a sample; 0 for the default.
     precision : str
@@ -78,6 +83,36 @@ def make(
     InvalidInput
         When a config.json cannot be read, or a module cannot be captured.
     """
+    if not microbatch_sizes:
+        known = device, sequence, precision, trainer, calibration, source, lora_rank
+        usual, facts = _made(name, USUAL_SIZES, *known)
+        further = _further_sizes(usual)
+        return _made(name, (*USUAL_SIZES, *further), *known) if further else (usual, facts)
+    return _made(name, microbatch_sizes, device, sequence, precision, trainer, calibration, source, lora_rank)
+
+
+def _further_sizes(profile: Profile) -> tuple[int, ...]:
+    """Return sizes beyond the usual ones of which a device holds all that a micro-batch of the whole model keeps."""
+    if profile.microbatch_sizes != USUAL_SIZES:
+        return ()
+    kept = {each.storage: each.size_bytes for operator in profile.graph.operators for each in operator.saved}
+    most = profile.device.memory_bytes // max(1, sum(kept.values()))
+    sizes = accumulate(repeat(2), mul, initial=2 * USUAL_SIZES[-1])
+    return tuple(takewhile(lambda size: size <= min(most, LARGEST_SIZE), sizes))
+
+
+def _made(
+    name: str,
+    microbatch_sizes: Sequence[int],
+    device: str,
+    sequence: int,
+    precision: str,
+    trainer: str,
+    calibration: Calibration | None,
+    source: str,
+    lora_rank: int,
+) -> tuple[Profile, Facts]:
+    """Return what `make` does for sizes that are given."""
     if lora_rank:
         _check_adapted(name, source)
     if name == "nasnet" or name.startswith("random:"):

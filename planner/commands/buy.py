@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 BATCH_TOKENS = 4 * 2**20
 MOST_ROWS = 8
-SIZES = (1, 2, 4)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -62,7 +61,7 @@ def run(args: argparse.Namespace) -> Answer:
     for device in prices.by_device:
         catalogue.device(device)
     choice = MachineChoice(
-        lambda device: make(args.model, device, SIZES, args.sequence, args.precision)[0],
+        lambda device: make(args.model, device, (), args.sequence, args.precision)[0],
         prices,
         RunTarget(args.tokens, args.deadline, args.budget),
         args.batch_tokens,

@@ -52,13 +52,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Answer:
     """Explain the plan."""
     from planner.plan import read_plan
+    from planner.plan.replay import check_recorded
     from planner.plan.rung import rung
     from planner.report.why.explanation import Explanation
     from planner.report.why.what_if import what_ifs
 
     plan = read_plan(args.plan)
     say_size(plan)
-    found, changes = Explanation(plan), what_ifs(plan)
+    found = Explanation(plan)
+    check_recorded(args.plan, plan, found.timeline)
+    changes = what_ifs(plan)
     step_ns = found.step_time_ns
     body = {
         "plan": args.plan,

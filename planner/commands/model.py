@@ -20,7 +20,6 @@ from planner.commands.answer import Answer, say
 from planner.commands.flags import positive
 
 WRITES = "penstock-profile"
-DEFAULT_SIZES = (1, 2, 4)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,7 +33,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="catalogue id of the device, or a file that describes it (.toml; docs/cluster.md; default %(default)s)",
     )
     parser.add_argument(
-        "--microbatch-sizes", type=sizes, default=DEFAULT_SIZES, metavar="1,2,4", help="samples a micro-batch"
+        "--microbatch-sizes",
+        type=sizes,
+        default=(),
+        metavar="1,2,4",
+        help="samples a micro-batch (default: 1,2,4, and 8 to 32 while a device holds what the model keeps of them)",
     )
     parser.add_argument(
         "--sequence",
@@ -86,9 +89,9 @@ def run(args: argparse.Namespace) -> Answer:
     try:
         profile, facts = make(args.model, args.device, args.microbatch_sizes, *known)
     except OtherAtEachSize:
-        if args.microbatch_sizes is not DEFAULT_SIZES:
+        if args.microbatch_sizes:
             raise
-        profile, facts = make(args.model, args.device, DEFAULT_SIZES[:1], *known)
+        profile, facts = make(args.model, args.device, (1,), *known)
         say(f"penstock model: {args.model} computes something else at each micro-batch size: it has 1 alone here")
     write_profile(args.output, profile)
     graph = profile.graph

@@ -4,7 +4,7 @@ What the simulator calls a rank is a block of the plan (`planner.plan.lockstep`)
 lockstep.
 """
 
-from costmodel.errors import InvalidInput
+from costmodel.errors import InvalidInput, ReadableButWrong
 from planner.plan import Plan
 from simulator.actions import parse_action
 from simulator.schedule import Schedule, stage_graph
@@ -25,6 +25,22 @@ def replay(plan: Plan, p2p: str = "latency") -> Timeline:
     from simulator.engine import simulate  # numpy only where it is used
 
     return simulate(plan_schedule(plan), plan.costs(), p2p=p2p, speeds=plan.speeds)
+
+
+def check_recorded(name: str, plan: Plan, timeline: Timeline) -> None:
+    """Refuse a plan file that records another step or peak than its orders take.
+
+    Raises
+    ------
+    ReadableButWrong
+        Says both.
+    """
+    said, found = plan.prediction, (timeline.step_time_ns, max(timeline.peak_memory_bytes))
+    if found != (said.step_time_ns, max(said.peak_memory_bytes)):
+        raise ReadableButWrong(
+            f"{name}: it records a step of {said.step_time_ns} ns and a peak of {max(said.peak_memory_bytes)} bytes; "
+            f"its orders take {found[0]} ns and {found[1]} bytes by its own costs; penstock validate says more"
+        )
 
 
 def depth(plan: Plan) -> int:

@@ -9,10 +9,9 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 
-from costmodel.errors import ReadableButWrong
 from planner.plan import Plan
 from planner.plan.provenance import rank_limits
-from planner.plan.replay import plan_schedule, replay
+from planner.plan.replay import check_recorded, plan_schedule, replay
 from planner.report.comparison.measured import Measurement, message_bytes, read_measured
 from simulator.actions import SENDS, Kind
 from simulator.bubbles import BubbleCauses, bubble_causes
@@ -84,14 +83,8 @@ class ComparedPlan:
         ReadableButWrong
             When the plan says another step time or peak.
         """
-        timeline, said = replay(self.plan), self.plan.prediction
-        found = timeline.step_time_ns, max(timeline.peak_memory_bytes)
-        if found != (said.step_time_ns, max(said.peak_memory_bytes)):
-            raise ReadableButWrong(
-                f"{self.name}: it records a step of {said.step_time_ns} ns and a peak of {max(said.peak_memory_bytes)} "
-                f"bytes; its orders take {found[0]} ns and {found[1]} bytes by its own costs; penstock validate says "
-                "more"
-            )
+        timeline = replay(self.plan)
+        check_recorded(self.name, self.plan, timeline)
         return timeline
 
     @cached_property

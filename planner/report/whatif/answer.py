@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from planner.candidate.fit import NO_LIMIT
 from planner.plan import Plan
+from planner.plan.fitting import MAY_NOT_FIT
 from planner.plan.rung import rung
 from planner.report.summary.text import Table, duration, percent, size
 from planner.report.whatif.outcome import Consequence, saturates
@@ -213,4 +214,6 @@ def _room(each: Consequence) -> str:
     over, rank = each.worst
     if over > 0:
         return f"rank {rank} lacks {size(over)}"
-    return "no limit known" if -over > NO_LIMIT // 2 else f"{size(-over)} left"
+    if -over > NO_LIMIT // 2:
+        return "no limit known"
+    return f"{size(-over)} left" + f", {each.fits}" * (each.fits == MAY_NOT_FIT)

@@ -10,6 +10,7 @@ from functools import cached_property
 
 from planner.candidate.fit import NO_LIMIT
 from planner.plan import Plan
+from planner.plan.fitting import fitting
 from planner.plan.lockstep import spread
 from planner.plan.provenance import rank_limits
 from planner.report.summary.figures import figures
@@ -74,6 +75,15 @@ class Consequence:
         pairs = zip(self.peak_memory_bytes, rank_limits(self.plan), strict=True)
         most, rank = max((peak - (limit or NO_LIMIT), -rank) for rank, (peak, limit) in enumerate(pairs))
         return most, -rank
+
+    @cached_property
+    def fits(self) -> str:
+        """Whether it fits, one of `FITTING`: its upper bounds are above its peaks by as much as the plan's."""
+        said = self.plan.prediction
+        known = said.peak_memory_upper_bytes or said.peak_memory_bytes
+        rows = zip(self.peak_memory_bytes, said.peak_memory_bytes, known, strict=True)
+        uppers = [peak + upper - before for peak, before, upper in rows]
+        return fitting(self.peak_memory_bytes, uppers, rank_limits(self.plan))
 
     @property
     def as_predicted(self) -> Plan:

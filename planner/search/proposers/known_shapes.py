@@ -111,7 +111,9 @@ class FirstPlans:
             return
         rows, above, sure_ns, number = table.rows, dict[tuple[bool, ...], float](), np.inf, 0
         for row in table.by_estimate(self._limit_bytes):
-            if number == NUM_BEST or CERTAIN * table.step_ns[row] > sure_ns or self.limits.expired:
+            if number == NUM_BEST or CERTAIN * table.step_ns[row] > sure_ns:
+                return
+            if self.limits.expired and (number >= NUM_FIRST or sure_ns < np.inf):
                 return
             kind = bool(rows.expert[row] > 1), bool(rows.places[row] > 1), bool(rows.zero[row] > 2)
             if table.memory_bytes[row] * above.get(kind, 1.0) > self._limit_bytes:
