@@ -156,9 +156,8 @@ class Problem:
 
     def __post_init__(self) -> None:
         check_reach(self.num_devices, self.global_batch, self.microbatch_size or self.profile.microbatch_sizes[-1])
-        check_numbers(
-            self.num_devices, self.machines.num_devices, self.global_batch, self.microbatch_size, self.space.data or 1
-        )
+        available = self.machines.num_devices if self.num_devices > 0 else 0  # no cluster is made of no devices
+        check_numbers(self.num_devices, available, self.global_batch, self.microbatch_size, self.space.data or 1)
         check_limits(self.max_stages, self.memory_limit_bytes, self.memory_margin_bytes, self.simplicity)
         if self.exact and self.planner != "ours":
             raise UsageError(f"--exact proves plans of --planner ours, not of {self.planner}; drop one of the two")

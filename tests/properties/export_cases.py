@@ -11,6 +11,7 @@ from random import Random
 from tempfile import TemporaryDirectory
 from types import ModuleType, SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 from costmodel.errors import DoesNotMatch, PenstockError
 from costmodel.stages.config import StageConfig
@@ -133,6 +134,17 @@ def torch_reads(plan: Plan, texts: dict[str, str]) -> Any:
     return runtime
 
 
+def _checkpointing() -> dict[str, Any]:
+    """Return modules with what a recipe imports; `make trainers` holds recipes against torchtitan's own."""
+    named = {name: SimpleNamespace(Config=SimpleNamespace) for name in ("FullAC", "SelectiveAC")}
+    path = "torchtitan.distributed.activation_checkpoint"
+    return {
+        "torchtitan": SimpleNamespace(),
+        "torchtitan.distributed": SimpleNamespace(),
+        path: SimpleNamespace(**named),
+    }
+
+
 def torchtitan_reads(plan: Plan, texts: dict[str, str]) -> None:
     """Hold names against torchtitan's split, which keeps what is named of a model's children and of its lists."""
     config = SimpleNamespace(
@@ -143,7 +155,8 @@ def torchtitan_reads(plan: Plan, texts: dict[str, str]) -> None:
             (Path(folder) / name).write_text(text)
         space: dict[str, Any] = {"__file__": str(Path(folder) / "recipe.py")}
         exec(compile(texts["recipe.py"], "recipe.py", "exec"), space)
-        space["planned"](config)
+        with patch.dict(sys.modules, _checkpointing()):
+            space["planned"](config)
     degrees = config.parallelism
     ranks = degrees.data_parallel_replicate_degree * degrees.data_parallel_shard_degree * degrees.tensor_parallel_degree
     if len(plan.stages) == 1:

@@ -17,7 +17,7 @@ import numpy as np
 from planner.search.solvers.lattice.bound import CLOSE, MOST_PAIRS, ROUNDED, Proved, downsets_of
 from planner.search.solvers.lattice.graph import BACK, CLOSING, THERE, WORK, Floats, kinds_of, lattice_of
 from planner.search.solvers.lattice.kernels import NEVER, fewest, heads_of, pairs_of
-from planner.search.solvers.relaxation.data import CutData, FarSums
+from planner.search.solvers.relaxation.data import NO_SUMS, CutData, FarSums
 
 
 class ReplicasBound:
@@ -37,7 +37,9 @@ class ReplicasBound:
         In units.
     """
 
-    def __init__(self, data: CutData, num_devices: int, added: Sequence[int], far: FarSums, *, sharded: bool) -> None:
+    def __init__(
+        self, data: CutData, num_devices: int, added: Sequence[int], far: FarSums = NO_SUMS, *, sharded: bool
+    ) -> None:
         self._num_devices = num_devices
         self._bound = 0.0
         data, pattern, self._downsets = downsets_of(data)
